@@ -1,0 +1,46 @@
+package core
+
+import "time"
+
+// TenantID names whose data a record is. "-" stands for the only tenant of an
+// installation that has one.
+type TenantID string
+
+// RunID names one agent turn, unique in its tenant.
+type RunID string
+
+// ThreadID names a conversation, unique in its tenant.
+type ThreadID string
+
+// InstanceID is the random id minted for each task ever asked for; it is also
+// that RunTask's client token (I6).
+type InstanceID string
+
+// SandboxKey is the hex SHA-256 over everything that makes two sandboxes
+// interchangeable; see [KeyMaterial].
+type SandboxKey string
+
+// RunKey names one run of one tenant. Every operation takes it whole (I16).
+type RunKey struct {
+	Tenant TenantID `json:"tenant"`
+	Run    RunID    `json:"run"`
+}
+
+// String gives "tenant/run", for logs and errors.
+func (k RunKey) String() string { return string(k.Tenant) + "/" + string(k.Run) }
+
+// Millis is a time in integer milliseconds since the Unix epoch, the form in
+// which every record stores times. Zero means "not set".
+type Millis int64
+
+// MillisOf converts t, dropping what is finer than a millisecond.
+func MillisOf(t time.Time) Millis { return Millis(t.UnixMilli()) }
+
+// Time converts back to UTC.
+func (m Millis) Time() time.Time { return time.UnixMilli(int64(m)).UTC() }
+
+// Add moves m by d.
+func (m Millis) Add(d time.Duration) Millis { return m + Millis(d.Milliseconds()) }
+
+// Sub is the duration from o to m.
+func (m Millis) Sub(o Millis) time.Duration { return time.Duration(m-o) * time.Millisecond }
