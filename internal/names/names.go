@@ -1,0 +1,93 @@
+// Package names holds every string that the stack, the functions and the
+// operator's tool must agree on: functions and their environment, outputs, queues,
+// prefixes, event sources, and the tables and indexes as data. It imports nothing
+// of ours, so that anything may read it, and it decides nothing.
+package names
+
+// Function is the short name of a Lambda function: its folder under functions/
+// and under dist/, and the last part of its deployed name.
+type Function string
+
+// The functions of the stack.
+const (
+	Reap    Function = "reap"
+	Probe   Function = "probe"
+	Reclaim Function = "reclaim"
+)
+
+// Functions lists every function in the order in which the stack makes them: a
+// function stands after those that it invokes.
+var Functions = []Function{Probe, Reclaim, Reap}
+
+// Key is the name of an environment variable that the stack gives a function.
+type Key string
+
+// The environment of the functions.
+const (
+	RunsTable      Key = "RUNS_TABLE"        // name of the runs table
+	SandboxesTable Key = "SANDBOXES_TABLE"   // name of the sandboxes table
+	LogBucket      Key = "LOG_BUCKET"        // name of the bucket for logs
+	Cluster        Key = "CLUSTER_ARN"       // ARN of the ECS cluster of the sandboxes
+	ReclaimQueue   Key = "RECLAIM_QUEUE_URL" // URL of the reclaim queue
+	ProbeFunction  Key = "PROBE_FUNCTION"    // name of the probe function
+	Install        Key = "INSTALL"           // name of this installation; startedBy at ECS is <install>/<instanceId>
+)
+
+// Env lists for each function exactly the variables it reads. The stack refuses
+// to synthesize with more or fewer, the function refuses to start with fewer.
+var Env = map[Function][]Key{
+	Reap:    {RunsTable, SandboxesTable, LogBucket, Cluster, ReclaimQueue, ProbeFunction, Install},
+	Probe:   {SandboxesTable},
+	Reclaim: {RunsTable, SandboxesTable},
+}
+
+// The endpoint variables that only the local variant of the stack declares. The
+// SDK reads them; our code never does.
+const (
+	EndpointURL    Key = "AWS_ENDPOINT_URL"
+	EndpointURLECS Key = "AWS_ENDPOINT_URL_ECS"
+)
+
+// Output is the key of a stack output.
+type Output string
+
+// The outputs of the stack: what a host, the operator's tool and the demo need.
+const (
+	OutRunsTable       Output = "RunsTable"
+	OutSandboxesTable  Output = "SandboxesTable"
+	OutCheckpoints     Output = "CheckpointsTable"
+	OutBucket          Output = "LogBucket"
+	OutReclaimQueue    Output = "ReclaimQueueUrl"
+	OutDeadLetterQueue Output = "ReclaimDeadLetterQueueUrl"
+	OutCluster         Output = "ClusterArn"
+	OutTaskDefinition  Output = "TaskDefinitionArn"
+	OutReapFunction    Output = "ReapFunction"
+	OutProbeFunction   Output = "ProbeFunction"
+	OutReclaimFunction Output = "ReclaimFunction"
+	OutSubnets         Output = "Subnets"       // comma-separated subnet ids
+	OutSecurityGroup   Output = "SecurityGroup" // security group id for sandboxes
+	OutInstall         Output = "Install"
+)
+
+// Names that the stack makes and others find again.
+const (
+	Stack          = "sandkeeper" // default name of the stack, and of the installation
+	MetricsSpace   = "Sandkeeper" // CloudWatch namespace
+	TickSchedule   = "tick"       // last part of the schedule's name
+	ReclaimJobs    = "reclaim"    // last part of the queue's name
+	ReclaimDead    = "reclaim-dead"
+	AgentContainer = "agent"   // container of the sample task definition
+	SandboxFamily  = "sandbox" // last part of the sample task definition's family
+	LogsPrefix     = "logs"    // second part of a log object's key: <tenant>/logs/<run>/…
+	ThreadsPrefix  = "threads" // second part of a checkpoint object's key: <tenant>/threads/<thread>/…
+)
+
+// The events that the stack routes to reap.
+const (
+	SourceECS          = "aws.ecs"
+	SourceLocalECS     = "local.ecs" // local Fargate's: AWS and its emulators refuse events in the name of aws.*
+	SourceSchedule     = "sandkeeper.schedule"
+	DetailTaskState    = "ECS Task State Change"
+	DetailScheduleTick = "Tick"
+	TaskStopped        = "STOPPED" // the lastStatus that the rule lets through
+)
