@@ -4,6 +4,8 @@
 // of ours, so that anything may read it, and it decides nothing.
 package names
 
+import "time"
+
 // Function is the short name of a Lambda function: its folder under functions/
 // and under dist/, and the last part of its deployed name.
 type Function string
@@ -48,6 +50,20 @@ const (
 	EndpointURLECS Key = "AWS_ENDPOINT_URL_ECS"
 )
 
+// The parameters of the local variant that fill the endpoint variables.
+const (
+	ParamEndpoint    = "Endpoint"
+	ParamEndpointECS = "EndpointEcs"
+)
+
+// How long one invocation may take. The queue's visibility timeout is six times
+// reclaim's; reap's leaves room for its last run after it takes no new one.
+const (
+	ReapTimeout    = 120 * time.Second
+	ProbeTimeout   = 60 * time.Second
+	ReclaimTimeout = 60 * time.Second
+)
+
 // Output is the key of a stack output.
 type Output string
 
@@ -71,11 +87,11 @@ const (
 
 // Names that the stack makes and others find again.
 const (
-	Stack          = "sandkeeper" // default name of the stack, and of the installation
-	MetricsSpace   = "Sandkeeper" // CloudWatch namespace
-	TickSchedule   = "tick"       // last part of the schedule's name
-	ReclaimJobs    = "reclaim"    // last part of the queue's name
-	ReclaimDead    = "reclaim-dead"
+	Stack          = "sandkeeper"   // default name of the stack, and of the installation
+	MetricsSpace   = "Sandkeeper"   // CloudWatch namespace
+	TickSchedule   = "tick"         // last part of the schedule's name
+	ReclaimJobs    = "reclaim-jobs" // last part of the queue's name
+	ReclaimDead    = "reclaim-dead-letters"
 	AgentContainer = "agent"   // container of the sample task definition
 	SandboxFamily  = "sandbox" // last part of the sample task definition's family
 	LogsPrefix     = "logs"    // second part of a log object's key: <tenant>/logs/<run>/…

@@ -1,0 +1,53 @@
+// Command infra synthesizes the Sandkeeper stack. It is a module of its own so
+// that the functions' go.mod lists only what ships. Every string that a function
+// also knows comes from internal/names, and nothing here grants by a construct's
+// convenience: each role is an explicit list.
+//
+// Context: install (name of the installation, default "sandkeeper"), dist
+// (directory with <function>/bootstrap), sandboxImage (image of the sample task
+// definition), local=true (the variant for an engine on loopback).
+package main
+
+import (
+	"path/filepath"
+
+	"github.com/aws/aws-cdk-go/awscdk/v2"
+	"github.com/aws/jsii-runtime-go"
+	"github.com/sandkeeper/sandkeeper/internal/names"
+)
+
+func main() {
+	defer jsii.Close()
+	app := awscdk.NewApp(nil)
+	props := propsFrom(app)
+	newStack(app, props)
+	app.Synth(nil)
+}
+
+// propsFrom reads the app's context; what is not given has a default.
+func propsFrom(app awscdk.App) Props {
+	p := Props{
+		Install:      contextText(app, "install", names.Stack),
+		SandboxImage: contextText(app, "sandboxImage", "debian:stable-slim"),
+	}
+	// The CLI passes context as text, CDK_CONTEXT_JSON as JSON.
+	switch v := app.Node().TryGetContext(new("local")).(type) {
+	case bool:
+		p.Local = v
+	case string:
+		p.Local = v == "true"
+	}
+	dist := filepath.Join("..", "dist")
+	if p.Local {
+		dist = filepath.Join(dist, "local")
+	}
+	p.Dist = contextText(app, "dist", dist)
+	return p
+}
+
+func contextText(app awscdk.App, key, otherwise string) string {
+	if v, ok := app.Node().TryGetContext(&key).(string); ok && v != "" {
+		return v
+	}
+	return otherwise
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"github.com/aws/aws-cdk-go/awscdk/v2"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
+	"github.com/sandkeeper/sandkeeper/internal/names"
+)
+
+// The grants of each function. A DynamoDB transaction needs the actions of its
+// parts; ConditionCheckItem is the part that only looks.
+
+func (k *keeper) reapGrants(probe awslambda.Function) []grant {
+	return []grant{{
+		// No Scan, and no DeleteItem: an item that carries an epoch is never deleted.
+		actions: []string{
+			"dynamodb:BatchGetItem", "dynamodb:ConditionCheckItem", "dynamodb:GetItem",
+			"dynamodb:PutItem", "dynamodb:UpdateItem",
+		},
+		resources: []*string{k.runs.TableArn(), k.sandboxes.TableArn()},
+	}, {
+		actions: []string{"dynamodb:Query"},
+		resources: []*string{
+			indexARN(k.runs, names.DetachedIndex), indexARN(k.runs, names.DueIndex),
+			indexARN(k.sandboxes, names.SandboxesDueIndex),
+		},
+	}, {
+		actions:   []string{"s3:GetObject", "s3:GetObjectVersion", "s3:PutObject"},
+		resources: []*string{k.bucket.ArnForObjects(join("*/", names.LogsPrefix, "/*"))},
+	}, {
+		actions: []string{"ecs:DescribeTasks"}, resources: []*string{k.tasks()},
+	}, {
+		// ListTasks takes no task as resource; the condition keeps it to the cluster.
+		actions: []string{"ecs:ListTasks"}, resources: []*string{new("*")},
+		conditions: k.ownCluster(),
+	}, {
+		actions: []string{"lambda:InvokeFunction"}, resources: []*string{probe.FunctionArn()},
+	}, {
+		actions: []string{"sqs:SendMessage"}, resources: []*string{k.queue.QueueArn()},
+	}}
+}
+
+func (k *keeper) probeGrants() []grant {
+	return []grant{{
+		actions: []string{"dynamodb:GetItem"}, resources: []*string{k.sandboxes.TableArn()},
+	}, {
+		actions:   []string{"ecs:ExecuteCommand"},
+		resources: []*string{k.cluster.ClusterArn(), k.tasks()},
+	}, {
+		// The data channel of an exec session is opened by the caller itself.
+		actions: []string{"ssmmessages:OpenDataChannel"},
+		resources: []*string{k.FormatArn(&awscdk.ArnComponents{
+			Service: new("ssm"), Resource: new("session"), ResourceName: new("ecs-execute-command-*"),
+		})},
+	}}
+}
+
+func (k *keeper) reclaimGrants() []grant {
+	return []grant{{
+		actions:   []string{"dynamodb:ConditionCheckItem", "dynamodb:GetItem", "dynamodb:UpdateItem"},
+		resources: []*string{k.runs.TableArn()},
+	}, {
+		actions: []string{
+			"dynamodb:ConditionCheckItem", "dynamodb:DeleteItem", "dynamodb:GetItem",
+			"dynamodb:PutItem", "dynamodb:UpdateItem",
+		},
+		resources: []*string{k.sandboxes.TableArn()},
+	}, {
+		actions: []string{"ecs:DescribeTasks", "ecs:StopTask"}, resources: []*string{k.tasks()},
+	}, {
+		actions: []string{
+			"sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage",
+		},
+		resources: []*string{k.queue.QueueArn()},
+	}}
+}
+
+// tasks is every task of the installation's cluster.
+func (k *keeper) tasks() *string {
+	return k.FormatArn(&awscdk.ArnComponents{
+		Service: new("ecs"), Resource: new("task"),
+		ResourceName: join(*k.cluster.ClusterName(), "/*"),
+	})
+}
+
+func (k *keeper) ownCluster() map[string]any {
+	return map[string]any{"ArnEquals": map[string]any{"ecs:cluster": k.cluster.ClusterArn()}}
+}

@@ -1,0 +1,324 @@
+package main
+
+import (
+	"time"
+
+	"github.com/aws/aws-cdk-go/awscdk/v2"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsdynamodb"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsec2"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsecs"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsevents"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awseventstargets"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awss3"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsscheduler"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsschedulertargets"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awssqs"
+	"github.com/aws/constructs-go/constructs/v10"
+	"github.com/sandkeeper/sandkeeper/internal/names"
+)
+
+// Props is what one installation may choose.
+type Props struct {
+	Install      string // name of the installation, the stack and the prefix of what it names
+	Dist         string // directory with <function>/bootstrap
+	SandboxImage string // image of the sample task definition
+	// Local makes the variant for an engine on loopback: pinned to an account that
+	// no one owns, endpoints as parameters, task events from local Fargate.
+	Local bool
+}
+
+// The local variant belongs to an account and a region that only an emulator
+// answers for, so that its assembly cannot be deployed anywhere else.
+const (
+	localAccount = "000000000000"
+	localRegion  = "us-east-1"
+)
+
+// loopback is what the local variant takes as an endpoint: this machine, or this
+// machine as its own containers see it.
+const loopback = `^http://(127\.0\.0\.1|localhost|\[::1\]|host\.docker\.internal)(:[0-9]+)?/?$`
+
+// reclaimWorkers times the ECS calls a second of one worker stays under the
+// account's shared bucket for ExecuteCommand, StopTask and RunTask.
+const reclaimWorkers = 5
+
+// keeper is the stack while it is put together.
+type keeper struct {
+	awscdk.Stack
+	props       Props
+	runs        awsdynamodb.TableV2
+	sandboxes   awsdynamodb.TableV2
+	checkpoints awsdynamodb.TableV2
+	bucket      awss3.Bucket
+	queue, dead awssqs.Queue
+	cluster     awsecs.Cluster
+	endpoints   map[names.Key]*string
+}
+
+// newStack makes the whole stack under app.
+func newStack(app constructs.Construct, p Props) awscdk.Stack {
+	props := &awscdk.StackProps{
+		StackName:   &p.Install,
+		Description: new("Sandkeeper: the end of life of AI-agent sandboxes on Fargate"),
+	}
+	if p.Local {
+		props.Env = &awscdk.Environment{Account: new(localAccount), Region: new(localRegion)}
+	}
+	k := &keeper{Stack: awscdk.NewStack(app, &p.Install, props), props: p}
+	k.endpoints = k.localEndpoints()
+	k.stores()
+	network := k.network()
+	probe := k.probe()
+	reclaim := k.reclaim()
+	reap := k.reap(probe)
+	k.schedule(reap)
+	k.taskEvents(reap)
+	k.outputs(map[names.Output]*string{
+		names.OutReapFunction:    reap.FunctionName(),
+		names.OutProbeFunction:   probe.FunctionName(),
+		names.OutReclaimFunction: reclaim.FunctionName(),
+		names.OutTaskDefinition:  k.sampleTask().TaskDefinitionArn(),
+		names.OutSubnets:         network.subnets,
+		names.OutSecurityGroup:   network.group,
+	})
+	return k.Stack
+}
+
+// localEndpoints declares the endpoints as parameters without a default: a local
+// deploy that forgets them fails before any function could reach AWS.
+func (k *keeper) localEndpoints() map[names.Key]*string {
+	if !k.props.Local {
+		return nil
+	}
+	parameter := func(id string) *string {
+		return awscdk.NewCfnParameter(k.Stack, &id, &awscdk.CfnParameterProps{
+			AllowedPattern: new(loopback),
+		}).ValueAsString()
+	}
+	return map[names.Key]*string{
+		names.EndpointURL:    parameter(names.ParamEndpoint),
+		names.EndpointURLECS: parameter(names.ParamEndpointECS),
+	}
+}
+
+// stores makes what must outlive the stack, tables and bucket, and the queue.
+func (k *keeper) stores() {
+	k.runs = table(k.Stack, names.Runs)
+	k.sandboxes = table(k.Stack, names.Sandboxes)
+	k.checkpoints = table(k.Stack, names.Checkpoints)
+	k.bucket = awss3.NewBucket(k.Stack, new("logs"), &awss3.BucketProps{
+		Versioned:         new(true),
+		BlockPublicAccess: awss3.BlockPublicAccess_BLOCK_ALL(),
+		ObjectOwnership:   awss3.ObjectOwnership_BUCKET_OWNER_ENFORCED,
+		Encryption:        awss3.BucketEncryption_S3_MANAGED,
+		EnforceSSL:        new(true),
+		RemovalPolicy:     awscdk.RemovalPolicy_RETAIN,
+		LifecycleRules: &[]*awss3.LifecycleRule{{
+			AbortIncompleteMultipartUploadAfter: awscdk.Duration_Days(new(7.0)),
+		}},
+	})
+	k.dead = awssqs.NewQueue(k.Stack, new(names.ReclaimDead), &awssqs.QueueProps{
+		EnforceSSL:      new(true),
+		RetentionPeriod: awscdk.Duration_Days(new(14.0)),
+	})
+	k.queue = awssqs.NewQueue(k.Stack, new(names.ReclaimJobs), &awssqs.QueueProps{
+		EnforceSSL: new(true),
+		// Six times the consumer's timeout: a batch that is still being worked on
+		// must not be handed out again.
+		VisibilityTimeout: duration(6 * names.ReclaimTimeout),
+		RetentionPeriod:   awscdk.Duration_Days(new(4.0)),
+		DeadLetterQueue:   &awssqs.DeadLetterQueue{Queue: k.dead, MaxReceiveCount: new(5.0)},
+	})
+}
+
+// network is where sandboxes of the sample task definition run.
+type network struct{ subnets, group *string }
+
+// network makes public subnets without NAT: a sandbox needs a route to Systems
+// Manager for ECS Exec and nothing may reach it.
+func (k *keeper) network() network {
+	zones := []*string{zone(0), zone(1)}
+	vpc := awsec2.NewVpc(k.Stack, new("vpc"), &awsec2.VpcProps{
+		// Zones by intrinsic function: a look-up would need an account.
+		AvailabilityZones: &zones,
+		NatGateways:       new(0.0),
+		// The restriction is a custom resource with a function of its own.
+		RestrictDefaultSecurityGroup: new(false),
+		SubnetConfiguration: &[]*awsec2.SubnetConfiguration{{
+			Name: new("sandboxes"), SubnetType: awsec2.SubnetType_PUBLIC, CidrMask: new(20.0),
+		}},
+	})
+	group := awsec2.NewSecurityGroup(k.Stack, new("sandbox-group"), &awsec2.SecurityGroupProps{
+		Vpc: vpc, Description: new("Sandboxes: outbound only"),
+	})
+	k.cluster = awsecs.NewCluster(k.Stack, new("cluster"), &awsecs.ClusterProps{
+		Vpc:         vpc,
+		ClusterName: &k.props.Install,
+		// Exec output is journals and secrets' surroundings: it goes to no log.
+		ExecuteCommandConfiguration: &awsecs.ExecuteCommandConfiguration{
+			Logging: awsecs.ExecuteCommandLogging_NONE,
+		},
+	})
+	subnets := vpc.SelectSubnets(&awsec2.SubnetSelection{SubnetType: awsec2.SubnetType_PUBLIC}).SubnetIds
+	return network{subnets: awscdk.Fn_Join(new(","), subnets), group: group.SecurityGroupId()}
+}
+
+func zone(i float64) *string { return awscdk.Fn_Select(&i, awscdk.Fn_GetAzs(new(""))) }
+
+// sampleTask is a task definition that satisfies what ECS Exec asks for: an init
+// process, a writable root file system, a role with the four channel actions and
+// nothing of ours, and a main process that outlives the agent.
+func (k *keeper) sampleTask() awsecs.FargateTaskDefinition {
+	channels := []grant{{
+		actions: []string{
+			"ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
+			"ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel",
+		},
+		resources: []*string{new("*")}, // these actions know no resource
+	}}
+	task := awsecs.NewFargateTaskDefinition(k.Stack, new("sandbox"), &awsecs.FargateTaskDefinitionProps{
+		Family:          join(k.props.Install, "-", names.SandboxFamily),
+		Cpu:             new(256.0),
+		MemoryLimitMiB:  new(512.0),
+		TaskRole:        role(k.Stack, "sandbox-role", "ecs-tasks.amazonaws.com", channels).WithoutPolicyUpdates(nil),
+		RuntimePlatform: &awsecs.RuntimePlatform{CpuArchitecture: awsecs.CpuArchitecture_ARM64(), OperatingSystemFamily: awsecs.OperatingSystemFamily_LINUX()},
+	})
+	task.AddContainer(new(names.AgentContainer), &awsecs.ContainerDefinitionOptions{
+		Image:                  awsecs.ContainerImage_FromRegistry(&k.props.SandboxImage, nil),
+		Command:                texts([]string{"sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"}),
+		Essential:              new(true),
+		ReadonlyRootFilesystem: new(false),
+		StopTimeout:            duration(30 * time.Second),
+		LinuxParameters: awsecs.NewLinuxParameters(k.Stack, new("sandbox-linux"), &awsecs.LinuxParametersProps{
+			InitProcessEnabled: new(true),
+		}),
+	})
+	return task
+}
+
+func (k *keeper) probe() awslambda.Function {
+	return function(k.Stack, k.props, functionSpec{
+		name:     names.Probe,
+		about:    "Asks sandboxes' journals by ECS Exec whether their agents ended",
+		timeout:  names.ProbeTimeout,
+		memoryMB: 512,
+		env:      map[names.Key]*string{names.SandboxesTable: k.sandboxes.TableName()},
+		local:    k.endpoints,
+		grants:   k.probeGrants(),
+	})
+}
+
+func (k *keeper) reclaim() awslambda.Function {
+	f := function(k.Stack, k.props, functionSpec{
+		name:     names.Reclaim,
+		about:    "Stops the tasks of ended runs, or marks them idle",
+		timeout:  names.ReclaimTimeout,
+		memoryMB: 256,
+		env: map[names.Key]*string{
+			names.RunsTable:      k.runs.TableName(),
+			names.SandboxesTable: k.sandboxes.TableName(),
+		},
+		local:  k.endpoints,
+		grants: k.reclaimGrants(),
+	})
+	awslambda.NewEventSourceMapping(k.Stack, new("reclaim-source"), &awslambda.EventSourceMappingProps{
+		Target:         f,
+		EventSourceArn: k.queue.QueueArn(),
+		BatchSize:      new(10.0),
+		// One poisoned message must not bring nine others back.
+		ReportBatchItemFailures: new(true),
+		// Not reserved concurrency: throttled pollers use up the receive count.
+		MaxConcurrency: new(float64(reclaimWorkers)),
+	})
+	return f
+}
+
+func (k *keeper) reap(probe awslambda.Function) awslambda.Function {
+	return function(k.Stack, k.props, functionSpec{
+		name:     names.Reap,
+		about:    "Finds detached runs whose agents ended, finishes them, hands their sandboxes to reclaim",
+		timeout:  names.ReapTimeout,
+		memoryMB: 512,
+		env: map[names.Key]*string{
+			names.RunsTable:      k.runs.TableName(),
+			names.SandboxesTable: k.sandboxes.TableName(),
+			names.LogBucket:      k.bucket.BucketName(),
+			names.Cluster:        k.cluster.ClusterArn(),
+			names.ReclaimQueue:   k.queue.QueueUrl(),
+			names.ProbeFunction:  probe.FunctionName(),
+			names.Install:        &k.props.Install,
+		},
+		local:    k.endpoints,
+		grants:   k.reapGrants(probe),
+		dropLate: true, // a missed tick is worthless a minute later
+	})
+}
+
+// schedule fires reap once a minute. A tick that could not be delivered is
+// dropped: the next one sees everything it would have seen.
+func (k *keeper) schedule(reap awslambda.Function) {
+	invoke := role(k.Stack, "tick-role", "scheduler.amazonaws.com", []grant{{
+		actions: []string{"lambda:InvokeFunction"}, resources: []*string{reap.FunctionArn()},
+	}})
+	awsscheduler.NewSchedule(k.Stack, new(names.TickSchedule), &awsscheduler.ScheduleProps{
+		ScheduleName: join(k.props.Install, "-", names.TickSchedule),
+		Description:  new("One sweep a minute"),
+		Schedule:     awsscheduler.ScheduleExpression_Rate(duration(time.Minute)),
+		Target: awsschedulertargets.NewLambdaInvoke(reap, &awsschedulertargets.ScheduleTargetBaseProps{
+			Role:          invoke.WithoutPolicyUpdates(nil),
+			RetryAttempts: new(0.0),
+			MaxEventAge:   duration(time.Minute),
+			Input: awsscheduler.ScheduleTargetInput_FromObject(map[string]any{
+				"source":        names.SourceSchedule,
+				"detail-type":   names.DetailScheduleTick,
+				"scheduledTime": awsscheduler.ContextAttribute_ScheduledTime(),
+				"executionId":   awsscheduler.ContextAttribute_ExecutionId(),
+			}),
+		}),
+	})
+}
+
+// taskEvents sends the stopped tasks of the cluster to reap: a hint to look now.
+func (k *keeper) taskEvents(reap awslambda.Function) {
+	k.taskRule("task-stopped", names.SourceECS, reap)
+	if k.props.Local {
+		k.taskRule("local-task-stopped", names.SourceLocalECS, reap)
+	}
+}
+
+func (k *keeper) taskRule(id, source string, reap awslambda.Function) {
+	awsevents.NewRule(k.Stack, &id, &awsevents.RuleProps{
+		Description: new("Stopped tasks of the sandboxes' cluster"),
+		EventPattern: &awsevents.EventPattern{
+			Source:     texts([]string{source}),
+			DetailType: texts([]string{names.DetailTaskState}),
+			Detail: &map[string]any{
+				"clusterArn": []*string{k.cluster.ClusterArn()},
+				"lastStatus": []*string{new(names.TaskStopped)},
+			},
+		},
+		Targets: &[]awsevents.IRuleTarget{awseventstargets.NewLambdaFunction(reap, &awseventstargets.LambdaFunctionProps{
+			RetryAttempts: new(0.0),
+			MaxEventAge:   duration(time.Minute),
+		})},
+	})
+}
+
+func (k *keeper) outputs(more map[names.Output]*string) {
+	all := map[names.Output]*string{
+		names.OutRunsTable:       k.runs.TableName(),
+		names.OutSandboxesTable:  k.sandboxes.TableName(),
+		names.OutCheckpoints:     k.checkpoints.TableName(),
+		names.OutBucket:          k.bucket.BucketName(),
+		names.OutReclaimQueue:    k.queue.QueueUrl(),
+		names.OutDeadLetterQueue: k.dead.QueueUrl(),
+		names.OutCluster:         k.cluster.ClusterArn(),
+		names.OutInstall:         &k.props.Install,
+	}
+	for _, set := range []map[names.Output]*string{all, more} {
+		for id, value := range set {
+			awscdk.NewCfnOutput(k.Stack, new(string(id)), &awscdk.CfnOutputProps{Value: value})
+		}
+	}
+}
