@@ -1,6 +1,10 @@
 package core
 
-import "time"
+import (
+	"fmt"
+	"strings"
+	"time"
+)
 
 // TenantID names whose data a record is. "-" stands for the only tenant of an
 // installation that has one.
@@ -44,3 +48,19 @@ func (m Millis) Add(d time.Duration) Millis { return m + Millis(d.Milliseconds()
 
 // Sub is the duration from o to m.
 func (m Millis) Sub(o Millis) time.Duration { return time.Duration(m-o) * time.Millisecond }
+
+// KeyToken writes an id as it stands in keys of stores: ASCII letters, digits, "."
+// and "-" stay, every other byte of the UTF-8 form, "_" included, becomes "_hh". Two
+// ids never share a token, and no token holds a separator.
+func KeyToken(id string) string {
+	var b strings.Builder
+	for i := range len(id) {
+		switch c := id[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '-':
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, "_%02x", c)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,137 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Limits are the durations, sizes and widths of the use cases. Stack and functions
+// read them from here, so a function's timeout cannot disagree with its work.
+type Limits struct {
+	// RunTTL is how long a run may stay detached, where neither the run nor its
+	// definition says. Shorter stops long agents, longer pays for lost ones.
+	RunTTL time.Duration
+	// PauseTTL is how long a run may stay interrupted.
+	PauseTTL time.Duration
+	// IdleTTL is how long a sandbox stays warm without a run.
+	IdleTTL time.Duration
+	// Attachment is how long a host is believed after its last renewal.
+	Attachment time.Duration
+	// RunBudget bounds one finalisation, counted from its claim.
+	RunBudget time.Duration
+	// ClaimLease is how long other sweeps leave a claimed run alone; longer than the
+	// budget, so that they never duel over a healthy finalisation.
+	ClaimLease time.Duration
+	// NewRunsFor is how long a sweep takes new runs; what it has begun it may go on
+	// with until SweepTimeout.
+	NewRunsFor time.Duration
+	// SweepTimeout is the reap function's timeout.
+	SweepTimeout time.Duration
+	// ProbeTimeout is the probe function's timeout, and bounds one call of it.
+	ProbeTimeout time.Duration
+	// ReclaimTimeout is the reclaim function's timeout.
+	ReclaimTimeout time.Duration
+	// DrainGrace is how long the end of a run waits for a journal that cannot be
+	// read, before the transcript is closed as incomplete (I5).
+	DrainGrace time.Duration
+	// StopGrace is how long a terminated agent has for its sentinel before SIGKILL.
+	StopGrace time.Duration
+	// LaunchWindow bounds RunTask, counted from the ledger row; no token is used later.
+	LaunchWindow time.Duration
+	// LaunchLag is how long after its window a launch may still turn up in ListTasks.
+	LaunchLag time.Duration
+	// MissingGrace is how long ECS may not know a task that it gave us before the
+	// task counts as gone.
+	MissingGrace time.Duration
+	// HintLapse is how soon an attachment lapses after news that its task stopped.
+	HintLapse time.Duration
+	// RetryStop is when an open ledger row is looked at again.
+	RetryStop time.Duration
+	// ReclaimBackoff and ReclaimBackoffMax bound the wait between failed reclaims.
+	ReclaimBackoff, ReclaimBackoffMax time.Duration
+	// Frozen is how long a reclaim waits while the installation is frozen.
+	Frozen time.Duration
+
+	// ProbeTail is how much of a journal's end a probe reads, bytes: enough for a
+	// sentinel and the line before it.
+	ProbeTail int
+	// ProbeRest is the most that a probe carries of what the log lacks, bytes.
+	ProbeRest int
+	// Page is the most that one drain call carries, bytes.
+	Page int
+	// InlineSegment is the largest piece of log kept in DynamoDB itself, bytes.
+	InlineSegment int
+	// StderrTail is how much of stderr an error message may show, characters.
+	StderrTail int
+
+	// ProbeBatch is how many runs one call of the probe function asks.
+	ProbeBatch int
+	// ProbeWidth is how many exec sessions one probe call holds at a time.
+	ProbeWidth int
+	// SweepWidth is how many runs one sweep finalises at a time.
+	SweepWidth int
+}
+
+// DefaultLimits are the production values.
+var DefaultLimits = Limits{
+	RunTTL:            8 * time.Hour,
+	PauseTTL:          72 * time.Hour,
+	IdleTTL:           30 * time.Minute,
+	Attachment:        90 * time.Second,
+	RunBudget:         30 * time.Second,
+	ClaimLease:        90 * time.Second,
+	NewRunsFor:        50 * time.Second,
+	SweepTimeout:      120 * time.Second,
+	ProbeTimeout:      60 * time.Second,
+	ReclaimTimeout:    60 * time.Second,
+	DrainGrace:        30 * time.Minute,
+	StopGrace:         10 * time.Second,
+	LaunchWindow:      60 * time.Second,
+	LaunchLag:         20 * time.Minute,
+	MissingGrace:      15 * time.Minute,
+	HintLapse:         30 * time.Second,
+	RetryStop:         time.Minute,
+	ReclaimBackoff:    time.Minute,
+	ReclaimBackoffMax: time.Hour,
+	Frozen:            5 * time.Minute,
+	ProbeTail:         4096,
+	ProbeRest:         64 << 10,
+	Page:              1 << 20,
+	InlineSegment:     8 << 10,
+	StderrTail:        1000,
+	ProbeBatch:        20,
+	ProbeWidth:        10,
+	SweepWidth:        8,
+}
+
+// Validate reports every relation between the limits that does not hold.
+func (l Limits) Validate() error {
+	var errs []error
+	need := func(holds bool, what string) {
+		if !holds {
+			errs = append(errs, fmt.Errorf("limits: %s", what))
+		}
+	}
+	for _, d := range []time.Duration{l.RunTTL, l.PauseTTL, l.IdleTTL, l.Attachment, l.RunBudget, l.ClaimLease,
+		l.NewRunsFor, l.SweepTimeout, l.ProbeTimeout, l.ReclaimTimeout, l.DrainGrace, l.StopGrace, l.LaunchWindow,
+		l.LaunchLag, l.MissingGrace, l.HintLapse, l.RetryStop, l.ReclaimBackoff, l.ReclaimBackoffMax, l.Frozen} {
+		need(d > 0, "every duration must be positive")
+	}
+	for _, n := range []int{l.ProbeTail, l.ProbeRest, l.Page, l.InlineSegment, l.StderrTail, l.ProbeBatch, l.ProbeWidth, l.SweepWidth} {
+		need(n > 0, "every size and width must be positive")
+	}
+	need(l.RunBudget < l.ClaimLease, "a claim's lease must outlive the run budget, or sweeps duel")
+	need(l.ClaimLease < l.RunTTL, "a claim's lease must be shorter than the run TTL")
+	need(l.NewRunsFor+l.RunBudget+l.StopGrace < l.SweepTimeout, "the last run taken must fit into the sweep's timeout")
+	need(l.SweepTimeout <= 15*time.Minute, "a function may run 15 minutes at most")
+	need(l.StopGrace < l.ProbeTimeout, "a termination must fit into one probe call")
+	need(l.HintLapse < l.Attachment, "a hint must make somebody look sooner, not later")
+	need(l.LaunchWindow < l.LaunchLag, "a launch must be over before its row may be closed")
+	need(l.ReclaimBackoff <= l.ReclaimBackoffMax, "the first backoff must not exceed the last")
+	need(l.Page <= 4<<20, "a page must fit into a function's answer of 6 MB as base64")
+	need(l.ProbeRest <= l.Page, "a probe must not carry more than a page")
+	need(l.ProbeBatch*l.ProbeRest <= 4<<20, "a probe batch must fit into a function's answer of 6 MB as base64")
+	need(l.InlineSegment <= 300<<10, "an inline segment must fit into an item of 400 KB")
+	return errors.Join(errs...)
+}

@@ -1,0 +1,135 @@
+package core
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding"
+	"encoding/hex"
+	"fmt"
+	"hash"
+)
+
+// Segment is one piece of a run's log: the journal's bytes From to End. Its bytes
+// are Inline up to [Limits.InlineSegment], else in the blob store under Blob.
+type Segment struct {
+	From, End int64
+	Epoch     int64
+	SHA256    string // hex, over the piece's bytes
+	Inline    []byte
+	Blob      string
+}
+
+// RunLog is the delivered output of runs, by byte position of the journal.
+type RunLog interface {
+	// Append puts the segment, which must not exist, and moves the run's log end, in
+	// one transaction. Without bytes only the run is written. The condition is
+	// [Append.Apply]'s; a refused one is a [*RefusedError]. A conflict with another
+	// transaction is retried, never reported as a refusal.
+	Append(ctx context.Context, key RunKey, a Append, s Segment) (Run, error)
+	// Segments lists a run's log in order, from its beginning, all pages.
+	Segments(ctx context.Context, key RunKey) ([]Segment, error)
+}
+
+// Blobs are immutable objects.
+type Blobs interface {
+	// PutBlob stores data under key unless it is there. The same bytes again are
+	// success; other bytes under a key that exists are an [*BlobConflictError].
+	PutBlob(ctx context.Context, key string, data []byte) error
+	// Blob returns the bytes under key, verified by the store's checksum, or
+	// ErrNotFound.
+	Blob(ctx context.Context, key string) ([]byte, error)
+}
+
+// BlobConflictError tells that a key holds other bytes.
+type BlobConflictError struct{ Key string }
+
+func (e *BlobConflictError) Error() string { return "put blob " + e.Key + ": it holds other bytes" }
+
+// LogWriter appends to run logs.
+type LogWriter struct {
+	Log    RunLog
+	Blobs  Blobs
+	Inline int // largest piece kept in the segment itself, bytes
+}
+
+// Append delivers data, the journal's bytes from r.LogEnd on, and seals the log if
+// sealed is given. r is the record as the caller last saw it; its successor is
+// returned. The bytes are in their store before the log's end moves past them.
+func (w *LogWriter) Append(ctx context.Context, r Run, data []byte, sealed *Sealed) (Run, error) {
+	digest, err := resume(r.LogHash)
+	if err != nil {
+		return Run{}, fmt.Errorf("append to run %s: %w", r.RunKey, err)
+	}
+	digest.Write(data)
+	state, err := digest.(encoding.BinaryMarshaler).MarshalBinary()
+	if err != nil {
+		return Run{}, fmt.Errorf("append to run %s: %w", r.RunKey, err)
+	}
+	end := r.LogEnd + int64(len(data))
+	sum := sha256.Sum256(data)
+	segment := Segment{From: r.LogEnd, End: end, Epoch: r.Epoch, SHA256: hex.EncodeToString(sum[:])}
+	switch {
+	case len(data) == 0:
+	case len(data) <= w.Inline:
+		segment.Inline = data
+	default:
+		segment.Blob = blobKey(r)
+		if err := w.Blobs.PutBlob(ctx, segment.Blob, data); err != nil {
+			return Run{}, fmt.Errorf("append to run %s: %w", r.RunKey, err)
+		}
+	}
+	return w.Log.Append(ctx, r.RunKey, Append{Epoch: r.Epoch, From: r.LogEnd, End: end, Hash: state, Sealed: sealed}, segment)
+}
+
+// blobKey is unique to one claim and position: no two claims ever write one object.
+func blobKey(r Run) string {
+	return fmt.Sprintf("%s/logs/%s/%d-%s-%016d",
+		KeyToken(string(r.Tenant)), KeyToken(string(r.RunKey.Run)), r.Epoch, r.ClaimNonce, r.LogEnd)
+}
+
+// resume continues a running SHA-256; no state begins one.
+func resume(state []byte) (hash.Hash, error) {
+	digest := sha256.New()
+	if len(state) == 0 {
+		return digest, nil
+	}
+	if err := digest.(encoding.BinaryUnmarshaler).UnmarshalBinary(state); err != nil {
+		return nil, fmt.Errorf("resume log hash: %w", err)
+	}
+	return digest, nil
+}
+
+// LogSHA256 is the hex digest over the log of r so far.
+func LogSHA256(r Run) (string, error) {
+	digest, err := resume(r.LogHash)
+	if err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(digest.Sum(nil)), nil
+}
+
+// ReadLog returns the whole log of a run, each piece checked against its digest.
+func ReadLog(ctx context.Context, log RunLog, blobs Blobs, key RunKey) ([]byte, error) {
+	segments, err := log.Segments(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	var out []byte
+	for _, s := range segments {
+		if s.From != int64(len(out)) {
+			return nil, fmt.Errorf("read log of run %s: segment begins at %d, want %d", key, s.From, len(out))
+		}
+		data := s.Inline
+		if s.Blob != "" {
+			if data, err = blobs.Blob(ctx, s.Blob); err != nil {
+				return nil, fmt.Errorf("read log of run %s: %w", key, err)
+			}
+		}
+		sum := sha256.Sum256(data)
+		if hex.EncodeToString(sum[:]) != s.SHA256 || int64(len(data)) != s.End-s.From {
+			return nil, fmt.Errorf("read log of run %s: segment at %d does not match its digest", key, s.From)
+		}
+		out = append(out, data...)
+	}
+	return out, nil
+}

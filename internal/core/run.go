@@ -1,0 +1,219 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Status is where a run stands.
+type Status string
+
+// The statuses. Interrupted is a pause for a human: neither live nor ended.
+const (
+	Running     Status = "running"
+	Interrupted Status = "interrupted"
+	Completed   Status = "completed"
+	Failed      Status = "failed"
+	Aborted     Status = "aborted"
+)
+
+// Statuses is the closed set; membership is exact (RS-2).
+var Statuses = []Status{Running, Interrupted, Completed, Failed, Aborted}
+
+// ParseStatus returns the status that text names exactly.
+func ParseStatus(text string) (Status, error) {
+	if s := Status(text); slices.Contains(Statuses, s) {
+		return s, nil
+	}
+	return "", fmt.Errorf("parse status %q: want one of %v", text, Statuses)
+}
+
+// Terminal reports whether a run with this status has ended. An unknown status is
+// not terminal: nothing is deleted or stopped for it.
+func (s Status) Terminal() bool { return s == Completed || s == Failed || s == Aborted }
+
+// Row says in which sparse index a run stands, if any (I15).
+type Row string
+
+// The rows of DESIGN 4.1. The due kinds carry their time in [Run.DueAt].
+const (
+	RowNone     Row = ""
+	RowDetached Row = "detached"
+	RowLapse    Row = "lapse"
+	RowPause    Row = "pause"
+	RowCancel   Row = "cancel"
+	RowReclaim  Row = "reclaim"
+)
+
+// Due reports whether the row stands in the due index.
+func (r Row) Due() bool { return r != RowNone && r != RowDetached }
+
+// EndReason says why a run is being ended without its agent having finished.
+type EndReason string
+
+// The reasons a run ends other than by its own sentinel. Except for EndLost and
+// EndNeverStarted the agent may still be alive and is ended first.
+const (
+	EndExpired      EndReason = "expired"
+	EndCancelled    EndReason = "cancelled"
+	EndDied         EndReason = "agent-died"
+	EndNeverStarted EndReason = "never-started"
+	EndLost         EndReason = "lost"
+)
+
+// Ending is the final decision to end a run, written in the claim that took it.
+type Ending struct {
+	Reason EndReason
+	At     Millis
+}
+
+// Sealed is the agent's own end: its exit status, read from the sentinel. The
+// log holds every byte before it.
+type Sealed struct {
+	ExitCode int
+	At       Millis
+}
+
+// RunError is why a run did not complete.
+type RunError struct {
+	Code    string // short, lower-case with hyphens: "agent-exit"
+	Message string
+}
+
+// Transcript is what was saved of the agent's stdout.
+type Transcript struct {
+	Bytes    int64
+	SHA256   string // hex, over exactly those bytes
+	Complete bool   // the journal was read to its end
+}
+
+// Hold keeps a run's sandbox from expiry and reclaim until a time.
+type Hold struct {
+	Until   Millis
+	By, Why string
+}
+
+// Live reports whether the hold still holds at now.
+func (h Hold) Live(now Millis) bool { return h.Until > now }
+
+// ReclaimKind says what a run's end owes to its sandbox.
+type ReclaimKind string
+
+// What reclaim does: stop the task, or keep it warm for the thread's next turn.
+const (
+	ReclaimNone ReclaimKind = ""
+	ReclaimEnd  ReclaimKind = "end"
+	ReclaimIdle ReclaimKind = "idle"
+)
+
+// Run is the record of one agent turn (DESIGN 4.1). Zero means "not set" in every
+// member but ExitCode, whose absence is nil.
+type Run struct {
+	RunKey
+	Thread     ThreadID
+	Status     Status
+	StartedAt  Millis
+	FinishedAt Millis
+	Error      *RunError
+	ExitCode   *int
+
+	Provider   string
+	Definition string
+	SandboxKey SandboxKey
+	Instance   InstanceID
+	TaskARN    string
+	Cluster    string
+	Container  string
+
+	Row   Row
+	DueAt Millis // of a due row: lapse, pause, cancel, or reclaim's notBefore
+
+	Epoch            int64
+	ClaimNonce       string
+	ClaimUntil       Millis
+	AttachedUntil    Millis
+	DetachedSince    Millis
+	InterruptedSince Millis
+	CancelRequested  Millis // when; zero: not requested
+	Ending           *Ending
+	Nonce            string // of the journal's sentinel
+	Sealed           *Sealed
+	LogEnd           int64  // bytes of the journal that are in the log
+	LogHash          []byte // state of the running SHA-256 over them
+	Transcript       *Transcript
+
+	TTLSeconds   int64 // after the detach; zero: the installation's default
+	Hold         Hold
+	Reclaim      ReclaimKind // what this run's end owes, by its definition
+	OnLapse      OnLapse
+	PauseSeconds int64 // how long a pause may last; zero: the default
+
+	ReclaimSince    Millis
+	ReclaimAttempts int
+	ReclaimOutcome  ReclaimOutcome
+
+	TaskStoppedAt Millis // hint
+	ExitedAt      Millis // hint
+}
+
+// OnLapse is what becomes of a run whose host stopped renewing.
+type OnLapse string
+
+// By default a lapsed run is detached; a definition may have it cancelled.
+const (
+	LapseDetaches OnLapse = ""
+	LapseCancels  OnLapse = "cancel"
+)
+
+// ErrNotFound is returned for a record that does not exist.
+var ErrNotFound = errors.New("not found")
+
+// RefusedError tells that a conditional write was refused: what it required does
+// not hold in the record as it was at that moment.
+type RefusedError struct {
+	Op     string // the transition's name
+	Why    string // the condition that failed, lower-case with hyphens
+	Record string // which record, for people
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("%s %s: refused: %s", e.Op, e.Record, e.Why)
+}
+
+// Refused reports whether err says that a condition did not hold. Any other error
+// leaves open whether the write landed.
+func Refused(err error) bool {
+	_, ok := errors.AsType[*RefusedError](err)
+	return ok
+}
+
+// Runs is where run records are kept.
+type Runs interface {
+	// Run reads a record consistently; ErrNotFound if there is none.
+	Run(ctx context.Context, key RunKey) (Run, error)
+	// Create puts a record that must be absent. One that is there already is
+	// returned with a nil error if it is this host's own start: not terminal and the
+	// same ClaimNonce. Otherwise it is a [*RefusedError]: "terminal" or
+	// "attached-elsewhere".
+	Create(ctx context.Context, r Run) (Run, error)
+	// Update carries out one transition in one conditional request and returns the
+	// record as it then is. A condition that does not hold is a [*RefusedError],
+	// unless the record shows that this very write has landed already. A record that
+	// does not exist is ErrNotFound. After any other error the write may have landed.
+	Update(ctx context.Context, key RunKey, t Transition) (Run, error)
+}
+
+// Created tells what a Create meets in a record that exists: nil if it is the
+// host's own earlier start.
+func Created(want, have Run) error {
+	why := failing(
+		check{!have.Status.Terminal(), "terminal"},
+		check{have.ClaimNonce == want.ClaimNonce, "attached-elsewhere"},
+	)
+	if why == "" {
+		return nil
+	}
+	return &RefusedError{Op: "create", Record: "run " + want.RunKey.String(), Why: why}
+}
