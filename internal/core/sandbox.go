@@ -117,6 +117,7 @@ type StopLaunch struct {
 	TaskARN string
 	Why     string
 	Now     Millis
+	DueAt   Millis // when a sweep sends its message again
 }
 
 // Name is "stop launch".
@@ -128,7 +129,7 @@ func (t StopLaunch) Apply(row LedgerRow) (LedgerRow, error) {
 		return ledgerRefusal(t, row, "state")
 	}
 	row.State, row.TaskARN, row.Why = LedgerStopping, t.TaskARN, t.Why
-	row.DueAt, row.Attempts, row.UpdatedAt = t.Now, 0, t.Now
+	row.DueAt, row.Attempts, row.UpdatedAt = t.DueAt, 0, t.Now
 	return row, nil
 }
 
@@ -373,9 +374,10 @@ type Condemn struct {
 	Key      SandboxKey
 	// By is the reclaim attempt whose mark the record must carry. Empty: the record
 	// must not name this instance.
-	By  string
-	Why string
-	Now Millis
+	By    string
+	Why   string
+	Now   Millis
+	DueAt Millis // when a sweep sends its message again
 }
 
 // Name is "condemn".
@@ -387,7 +389,7 @@ func (t Condemn) ApplyRow(row LedgerRow) (LedgerRow, error) {
 		return LedgerRow{}, &RefusedError{Op: t.Name(), Record: "ledger row " + string(t.Instance), Why: "state"}
 	}
 	row.State, row.Why = LedgerStopping, t.Why
-	row.DueAt, row.Attempts, row.UpdatedAt = t.Now, 0, t.Now
+	row.DueAt, row.Attempts, row.UpdatedAt = t.DueAt, 0, t.Now
 	return row, nil
 }
 

@@ -189,21 +189,18 @@ type Claim struct {
 	// Ending, if set, is the decision to end the run, final from here on. It needs
 	// that the run has none yet.
 	Ending EndReason
-	// Instance and TaskARN are those on which a decision about the task rests; the
-	// claim for EndLost, EndDied and EndNeverStarted needs them as read.
-	Instance InstanceID
-	TaskARN  string
+	// AboutTask says that the decision rests on what the run's task is or does, as
+	// those that it is gone, that its agent died or that it never began; then
+	// Instance and TaskARN must be as read.
+	AboutTask bool
+	Instance  InstanceID
+	TaskARN   string
 	// TTLSeconds is the run's TTL as read, for EndExpired.
 	TTLSeconds int64
 }
 
 // Name is "claim".
 func (Claim) Name() string { return "claim" }
-
-// AboutTask reports whether the decision rests on what the run's task is.
-func (t Claim) AboutTask() bool {
-	return t.Ending == EndLost || t.Ending == EndDied || t.Ending == EndNeverStarted
-}
 
 // Apply: running and detached, or paused, since then; epoch as read; no live claim;
 // to end also: not ending yet, the task as read, for an expiry the TTL as read and
@@ -215,7 +212,7 @@ func (t Claim) Apply(r Run) (Run, error) {
 		check{r.Epoch == t.Seen, "epoch"},
 		check{r.ClaimUntil <= t.Now, "claimed"},
 		check{t.Ending == "" || r.Ending == nil, "ending"},
-		check{!t.AboutTask() || r.Instance == t.Instance && r.TaskARN == t.TaskARN, "task"},
+		check{!t.AboutTask || r.Instance == t.Instance && r.TaskARN == t.TaskARN, "task"},
 		check{t.Ending != EndExpired || r.TTLSeconds == t.TTLSeconds, "ttl"},
 		check{t.Ending != EndExpired || !r.Hold.Live(t.Now), "held"},
 		check{t.Ending != EndCancelled || r.CancelRequested != 0, "not-cancelled"},
@@ -309,6 +306,7 @@ type Finish struct {
 	ExitCode   *int
 	Transcript Transcript // Bytes must equal the log's end
 	Reclaim    ReclaimKind
+	NotBefore  Millis // when a sweep sends the reclaim message again; not before the first was sent
 }
 
 // Name is "finish".
@@ -332,7 +330,7 @@ func (t Finish) Apply(r Run) (Run, error) {
 	r.Reclaim = t.Reclaim
 	r.Row, r.DueAt, r.ReclaimSince = RowNone, 0, 0
 	if t.Reclaim != ReclaimNone {
-		r.Row, r.DueAt, r.ReclaimSince = RowReclaim, t.Now, t.Now
+		r.Row, r.DueAt, r.ReclaimSince = RowReclaim, t.NotBefore, t.Now
 	}
 	return r, nil
 }
