@@ -1,0 +1,99 @@
+// Package boot is what each function does before it serves: it reads exactly the
+// environment that internal/names lists for the function, loads the AWS
+// configuration, and makes the logger. Its rule: a function that is not wholly
+// configured does not start.
+package boot
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-lambda-go/lambdacontext"
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/sandkeeper/sandkeeper/internal/names"
+)
+
+// configWithin bounds loading the configuration; it reads no network in Lambda.
+const configWithin = 5 * time.Second
+
+// Boot is what a function starts from. It does not change after [New].
+type Boot struct {
+	AWS aws.Config
+	// Log writes to stdout, as JSON where Lambda asks for it, and adds the
+	// request id of the context that it is given.
+	Log *slog.Logger
+
+	env Env
+}
+
+// New reads the environment of f and loads the AWS configuration. When anything
+// is missing it says all of it in one line on stderr and exits with status 1.
+func New(f names.Function) *Boot {
+	b, err := load(f, os.LookupEnv)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	return b
+}
+
+func load(f names.Function, lookup func(string) (string, bool)) (*Boot, error) {
+	env, err := ReadEnv(f, lookup)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), configWithin)
+	defer cancel()
+	loaded, err := config.LoadDefaultConfig(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("boot %s: load aws configuration: %w", f, err)
+	}
+	return &Boot{AWS: loaded, Log: slog.New(lambdacontext.NewLogHandler()), env: env}, nil
+}
+
+// Get returns the value of a variable that internal/names lists for this
+// function, and panics on any other: that is a mistake in its main.
+func (b *Boot) Get(key names.Key) string { return b.env.Get(key) }
+
+// Env is the environment of one function: every variable listed, none empty.
+type Env struct {
+	function names.Function
+	values   map[names.Key]string
+}
+
+// ReadEnv reads what internal/names lists for f. lookup is as [os.LookupEnv]. The
+// error names every missing or empty variable in one line.
+func ReadEnv(f names.Function, lookup func(string) (string, bool)) (Env, error) {
+	keys, ok := names.Env[f]
+	if !ok {
+		return Env{}, fmt.Errorf("boot %s: no such function", f)
+	}
+	env := Env{function: f, values: make(map[names.Key]string, len(keys))}
+	var missing []string
+	for _, key := range keys {
+		value, _ := lookup(string(key))
+		if value == "" {
+			missing = append(missing, string(key))
+			continue
+		}
+		env.values[key] = value
+	}
+	if len(missing) > 0 {
+		return Env{}, fmt.Errorf("boot %s: missing environment: %s", f, strings.Join(missing, ", "))
+	}
+	return env, nil
+}
+
+// Get is [Boot.Get].
+func (e Env) Get(key names.Key) string {
+	value, ok := e.values[key]
+	if !ok {
+		panic(fmt.Sprintf("boot %s: %s is not in its list of names.Env", e.function, key))
+	}
+	return value
+}
