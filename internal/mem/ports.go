@@ -1,0 +1,69 @@
+package mem
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+// PutBlob stores data under key unless it is there.
+func (p *Process) PutBlob(ctx context.Context, key string, data []byte) error {
+	return p.transact(ctx, "put blob", func(s *Store) error {
+		if have, ok := s.blobs[key]; ok {
+			if !bytes.Equal(have, data) {
+				return &core.BlobConflictError{Key: key}
+			}
+			return nil
+		}
+		s.blobs[key] = slices.Concat([]byte{}, data)
+		p.wrote("put blob " + key)
+		return nil
+	})
+}
+
+// Blob returns the bytes under key.
+func (p *Process) Blob(ctx context.Context, key string) ([]byte, error) {
+	return get(ctx, p, "read blob", func(s *Store) ([]byte, error) {
+		data, ok := s.blobs[key]
+		if !ok {
+			return nil, fmt.Errorf("read blob %s: %w", key, core.ErrNotFound)
+		}
+		return bytes.Clone(data), nil
+	})
+}
+
+// Send takes reclaim messages.
+func (p *Process) Send(ctx context.Context, jobs []core.ReclaimJob) error {
+	return p.transact(ctx, "send reclaim jobs", func(s *Store) error {
+		for _, job := range jobs {
+			s.accuseJob(job)
+			s.jobs = append(s.jobs, job)
+			p.wrote("send " + string(job.Kind) + " " + string(job.Instance))
+		}
+		return nil
+	})
+}
+
+// TakeJobs empties the queue. A test that wants a redelivery hands a job out twice.
+func (s *Store) TakeJobs() []core.ReclaimJob {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.jobs
+	s.jobs = nil
+	return out
+}
+
+// Control reads the operator's settings.
+func (p *Process) Control(ctx context.Context) (core.Control, error) {
+	return get(ctx, p, "read control", func(s *Store) (core.Control, error) { return s.control, nil })
+}
+
+// SetControl is what an operator does.
+func (s *Store) SetControl(c core.Control) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.control = c
+}

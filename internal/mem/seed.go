@@ -1,0 +1,81 @@
+package mem
+
+import (
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+// SeedRun puts a run record as it is, over any that is there.
+func (s *Store) SeedRun(r core.Run) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setRun(r)
+}
+
+// SeedSandbox puts an instance record as it is, over any that is there.
+func (s *Store) SeedSandbox(box core.Sandbox) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setBox(box)
+}
+
+// SeedRow puts a ledger row as it is, over any that is there.
+func (s *Store) SeedRow(row core.LedgerRow) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setRow(row)
+}
+
+// SeedLaunched puts a run together with the instance record and the running ledger
+// row that a launch of its task would have left; the record's key is r.SandboxKey.
+func (s *Store) SeedLaunched(r core.Run) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setRun(r)
+	s.setRow(core.LedgerRow{
+		Instance: r.Instance, Key: r.SandboxKey, Provider: r.Provider, Tenant: r.Tenant, Run: r.RunKey.Run,
+		State: core.LedgerRunning, LaunchUntil: r.StartedAt, TaskARN: r.TaskARN, Cluster: r.Cluster, UpdatedAt: r.StartedAt,
+	})
+	s.setBox(core.Sandbox{
+		Key: r.SandboxKey, Instance: r.Instance, TaskARN: r.TaskARN, Cluster: r.Cluster, Container: r.Container,
+		Material:  core.KeyMaterial{Provider: r.Provider, Definition: r.Definition, Tenant: r.Tenant, Thread: r.Thread},
+		LatestRun: r.RunKey.Run, CreatedAt: r.StartedAt, UpdatedAt: r.StartedAt,
+	})
+}
+
+// State is a copy of everything a store holds, for assertions; it passes no gate.
+type State struct {
+	Runs      map[core.RunKey]core.Run
+	Segments  map[core.RunKey][]core.Segment
+	Sandboxes map[core.SandboxKey]core.Sandbox
+	Rows      map[core.InstanceID]core.LedgerRow
+	Blobs     map[string][]byte
+	Jobs      []core.ReclaimJob
+}
+
+// State returns a copy of what the store holds now.
+func (s *Store) State() State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := State{
+		Runs: map[core.RunKey]core.Run{}, Segments: map[core.RunKey][]core.Segment{},
+		Sandboxes: map[core.SandboxKey]core.Sandbox{}, Rows: map[core.InstanceID]core.LedgerRow{},
+		Blobs: map[string][]byte{},
+	}
+	for k, v := range s.runs {
+		out.Runs[k] = clone(v)
+	}
+	for k, v := range s.segments {
+		out.Segments[k] = append([]core.Segment(nil), v...)
+	}
+	for k, v := range s.boxes {
+		out.Sandboxes[k] = v
+	}
+	for k, v := range s.rows {
+		out.Rows[k] = v
+	}
+	for k, v := range s.blobs {
+		out.Blobs[k] = append([]byte(nil), v...)
+	}
+	out.Jobs = append(out.Jobs, s.jobs...)
+	return out
+}
