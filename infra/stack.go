@@ -1,6 +1,8 @@
 package main
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/aws/aws-cdk-go/awscdk/v2"
@@ -316,9 +318,8 @@ func (k *keeper) outputs(more map[names.Output]*string) {
 		names.OutCluster:         k.cluster.ClusterArn(),
 		names.OutInstall:         &k.props.Install,
 	}
-	for _, set := range []map[names.Output]*string{all, more} {
-		for id, value := range set {
-			awscdk.NewCfnOutput(k.Stack, new(string(id)), &awscdk.CfnOutputProps{Value: value})
-		}
+	maps.Copy(all, more)
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		awscdk.NewCfnOutput(k.Stack, new(string(id)), &awscdk.CfnOutputProps{Value: all[id]})
 	}
 }

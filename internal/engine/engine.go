@@ -67,7 +67,7 @@ type Engine struct {
 	root     string
 	process  *exec.Cmd
 	lifeline io.Closer
-	exited   chan struct{} // closed after process.Wait
+	exited   chan struct{} // closed after process.Wait; nil if attached
 }
 
 // Start starts an engine and returns when it answers. It returns
@@ -101,6 +101,30 @@ func Start(ctx context.Context, o Options) (*Engine, error) {
 		}
 	}
 	return nil, fmt.Errorf("start engine in %s: %w", dir, err)
+}
+
+// Attach is an engine that somebody else runs at endpoint, on this machine: for
+// deploys and clients. Stop leaves it running. o.Dir is required.
+func Attach(endpoint string, o Options) (*Engine, error) {
+	root, err := orRoot(o.Root)
+	if err != nil {
+		return nil, err
+	}
+	if o.Dir == "" {
+		return nil, errors.New("attach to engine: no directory for the tools' homes")
+	}
+	dir, _, err := stateDir(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{Endpoint: endpoint, ECSEndpoint: o.ECSEndpoint, Dir: dir, root: root}
+	if e.ECSEndpoint == "" {
+		e.ECSEndpoint = endpoint
+	}
+	if err := Guard(e.Env()); err != nil {
+		return nil, fmt.Errorf("attach to engine: %w", err)
+	}
+	return e, nil
 }
 
 // stateDir makes the directories of an engine. doomed is the one to remove when
@@ -218,6 +242,9 @@ func ready(ctx context.Context, endpoint string) bool {
 
 // Stop ends the engine and its functions. It may be called more than once.
 func (e *Engine) Stop() error {
+	if e.process == nil {
+		return nil
+	}
 	_ = e.process.Process.Signal(syscall.SIGTERM) // it may have exited
 	defer e.lifeline.Close()
 	select {
@@ -231,7 +258,8 @@ func (e *Engine) Stop() error {
 	return fmt.Errorf("stop engine: killed after %s", stopWithin)
 }
 
-// Exited is closed when the engine has ended, by [Engine.Stop] or by itself.
+// Exited is closed when the engine has ended, by [Engine.Stop] or by itself. It
+// is never closed for an engine that somebody else runs.
 func (e *Engine) Exited() <-chan struct{} { return e.exited }
 
 func freeAddress() (string, error) {

@@ -1,0 +1,111 @@
+# Everything runs from a fresh clone with Go, Node, Python 3 and make: a target
+# sets up what it needs, once.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/sh
+
+FUNCTIONS := $(notdir $(wildcard functions/*))
+LDFLAGS   := -s -w
+GOBUILD   := CGO_ENABLED=0 go build -trimpath -tags lambda.norpc -ldflags '$(LDFLAGS)'
+HOST      := GOOS=linux GOARCH=$(shell go env GOHOSTARCH)
+# The race detector needs a C compiler.
+RACE      := $(shell command -v cc >/dev/null 2>&1 && echo -race)
+FUZZTIME  ?= 20s
+
+# What runs in place of the original, where the directory is there.
+export SANDKEEPER_VECTORS ?= $(abspath ../shared/vectors)
+
+export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 20
+export AWS_SDK_JS_NODE_VERSION_SUPPORT_WARNING_DISABLED := true
+export CDK_DISABLE_VERSION_CHECK := 1
+export CDK_DISABLE_CLI_TELEMETRY := true
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: .venv/.ready node_modules/.ready ## Install the pinned local engine and CDK CLI, into this directory
+
+.venv/.ready: requirements.txt
+	@python3 -m venv --clear .venv
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+node_modules/.ready: package.json package-lock.json .npmrc
+	@npm ci --silent
+	@touch $@
+
+# build writes to a stage and copies what changed, so that what depends on a
+# binary is only made again when its bytes differ.
+define stage
+	@test -n "$(FUNCTIONS)" || { echo "no functions/ to build"; exit 1; }
+	@mkdir -p dist/.stage/$(2)
+	@$(1) $(GOBUILD) -o dist/.stage/$(2)/ $(addprefix ./functions/,$(FUNCTIONS))
+	@for f in $(FUNCTIONS); do \
+		mkdir -p $(3)/$$f; \
+		cmp -s dist/.stage/$(2)/$$f $(3)/$$f/bootstrap || cp dist/.stage/$(2)/$$f $(3)/$$f/bootstrap; \
+	done
+endef
+
+.PHONY: build
+build: ## Build the functions for Lambda (arm64), to dist/<function>/bootstrap
+	$(call stage,GOOS=linux GOARCH=arm64,arm64,dist)
+
+.PHONY: build-local
+build-local: ## Build the functions for this machine, to dist/local/<function>/bootstrap
+	$(call stage,$(HOST),local,dist/local)
+
+dist/%/bootstrap: build ;@:
+dist/local/%/bootstrap: build-local ;@:
+
+STACK := $(wildcard infra/*.go) infra/go.mod infra/go.sum $(wildcard internal/names/*.go)
+
+cdk.out/aws/manifest.json: $(STACK) $(FUNCTIONS:%=dist/%/bootstrap)
+	@rm -rf $(@D)
+	@cd infra && CDK_CONTEXT_JSON='{}' CDK_OUTDIR=../$(@D) go run .
+
+cdk.out/local/manifest.json: $(STACK) $(FUNCTIONS:%=dist/local/%/bootstrap)
+	@rm -rf $(@D)
+	@cd infra && CDK_CONTEXT_JSON='{"local":true}' CDK_OUTDIR=../$(@D) go run .
+
+.PHONY: synth
+synth: cdk.out/aws/manifest.json ## Synthesize the stack, to cdk.out/aws
+
+.PHONY: synth-local
+synth-local: cdk.out/local/manifest.json ## Synthesize the stack's local variant, to cdk.out/local
+
+.PHONY: check
+check: ## Format, vet, fix, staticcheck, tidy: both modules, cheapest first
+	@unformatted=$$(gofmt -l $(wildcard *.go cmd functions internal infra scripts)); \
+		test -z "$$unformatted" || { echo "not formatted:"; echo "$$unformatted"; exit 1; }
+	go vet ./...
+	cd infra && go vet ./...
+	go fix -diff ./...
+	cd infra && go fix -diff ./...
+	go mod tidy -diff
+	cd infra && go mod tidy -diff
+	go tool -modfile=tools.mod staticcheck ./...
+	cd infra && go tool -modfile=../tools.mod staticcheck ./...
+
+.PHONY: test
+test: setup synth-local ## Run every test, against the local engine where one is needed
+	go test $(RACE) -shuffle=on -timeout 15m ./...
+	cd infra && go test -shuffle=on -timeout 10m ./...
+
+.PHONY: fuzz
+fuzz: ## Run every fuzzer for FUZZTIME (20s)
+	@FUZZTIME=$(FUZZTIME) sh scripts/fuzz.sh
+
+.PHONY: deploy-local
+deploy-local: setup synth-local ## Deploy to an engine that runs at ENDPOINT (LocalStack, MiniStack), ECS at ECS_ENDPOINT
+	@go run ./scripts/deploylocal -endpoint '$(or $(ENDPOINT),http://127.0.0.1:4566)' -ecs-endpoint '$(ECS_ENDPOINT)'
+
+.PHONY: demo
+demo: setup synth-local ## Run the main job on real processes, deployed to the local engine
+	@go run ./cmd/sandkeeper demo
+
+.PHONY: clean
+clean: ## Remove what was built; setup stays
+	rm -rf dist cdk.out

@@ -1,0 +1,46 @@
+// Command deploylocal deploys the local variant of the stack to an engine that
+// somebody else runs on this machine, and prints the stack's outputs as JSON. It
+// refuses any endpoint that is not loopback.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+
+	"github.com/sandkeeper/sandkeeper/internal/engine"
+)
+
+func main() {
+	endpoint := flag.String("endpoint", "http://127.0.0.1:4566", "loopback URL of the engine")
+	ecs := flag.String("ecs-endpoint", "", "loopback URL of local Fargate (default: the engine's own ECS)")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, *endpoint, *ecs); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, endpoint, ecs string) error {
+	dir, err := os.MkdirTemp("", "sandkeeper-deploy-")
+	if err != nil {
+		return fmt.Errorf("make tool directory: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	e, err := engine.Attach(endpoint, engine.Options{Dir: dir, ECSEndpoint: ecs})
+	if err != nil {
+		return err
+	}
+	outputs, err := e.Deploy(ctx, engine.Deployment{})
+	if err != nil {
+		return err
+	}
+	encoder := json.NewEncoder(os.Stdout)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(outputs)
+}
