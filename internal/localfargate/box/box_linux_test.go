@@ -1,0 +1,166 @@
+package box_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/creack/pty"
+
+	"github.com/sandkeeper/sandkeeper/internal/localfargate/box"
+)
+
+func TestMain(m *testing.M) {
+	box.MaybeInit()
+	os.Exit(m.Run())
+}
+
+// kinds runs a test in every isolation that works here; Directory always must.
+func kinds(t *testing.T, check func(t *testing.T, kind box.Isolation)) {
+	t.Helper()
+	for _, kind := range []box.Isolation{box.Namespaces, box.UserNamespaces, box.Directory} {
+		t.Run(string(kind), func(t *testing.T) {
+			if err := box.Try(kind, t.TempDir()); err != nil {
+				if kind == box.Directory {
+					t.Fatal(err)
+				}
+				t.Skipf("the kernel refuses it: %v", err)
+			}
+			check(t, kind)
+		})
+	}
+}
+
+func start(t *testing.T, kind box.Isolation, script string) *box.Box {
+	t.Helper()
+	b, err := box.Start(box.Spec{
+		ID: strings.ReplaceAll(t.Name(), "/", "-"), Isolation: kind, Dir: t.TempDir(),
+		Argv: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=" + os.Getenv("PATH")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Kill(); <-b.Done() })
+	return b
+}
+
+// session runs a script on a terminal and returns its whole output.
+func session(t *testing.T, b *box.Box, script string) string {
+	t.Helper()
+	master, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	s, err := b.Exec([]string{"/bin/sh", "-c", script}, []string{"TERM=dumb"}, tty)
+	tty.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	_, err = io.Copy(&out, master)
+	if !errors.Is(err, syscall.EIO) {
+		t.Fatalf("read terminal: %v, want EIO at the end", err)
+	}
+	<-s.Done()
+	return out.String()
+}
+
+func TestMainProcessGivesTheExitStatus(t *testing.T) {
+	kinds(t, func(t *testing.T, kind box.Isolation) {
+		for script, want := range map[string]int{"exit 0": 0, "exit 7": 7, "kill -9 $$": 137, "kill -TERM $$": 143} {
+			b := start(t, kind, script)
+			<-b.Done()
+			if got := b.ExitStatus(); got != want {
+				t.Errorf("%s: exit status %d, want %d", script, got, want)
+			}
+		}
+	})
+}
+
+func TestSessionsShareTheBoxAndNotTheHost(t *testing.T) {
+	kinds(t, func(t *testing.T, kind box.Isolation) {
+		one, two := start(t, kind, "exec sleep 1000"), start(t, kind, "exec sleep 1000")
+		dir := "${" + box.JournalVar + ":-" + box.JournalDir + "}"
+		session(t, one, "mkdir -p "+dir+"; echo one > "+dir+"/x")
+		session(t, two, "mkdir -p "+dir+"; echo two > "+dir+"/x")
+		if got := session(t, one, "cat "+dir+"/x"); got != "one\r\n" {
+			t.Errorf("the first box reads %q, want its own file", got)
+		}
+		data, err := os.ReadFile(filepath.Join(box.HostJournalDir(two.Dir()), "x"))
+		if err != nil || string(data) != "two\n" {
+			t.Errorf("the host reads %q, %v, want the second box's file", data, err)
+		}
+	})
+}
+
+func TestEveryProcessEndsWithTheBox(t *testing.T) {
+	script := `setsid sh -c 'trap "" TERM HUP; sleep 1000 & sleep 1000' </dev/null >/dev/null 2>&1 &
+	echo ready; exec sleep 1000`
+	kinds(t, func(t *testing.T, kind box.Isolation) {
+		ends := map[string]func(*box.Box){
+			"killed":                 func(b *box.Box) { b.Kill() },
+			"main process ends":      func(b *box.Box) { _ = b.Signal(syscall.SIGTERM) },
+			"init killed from below": func(b *box.Box) { _ = syscall.Kill(b.Processes()[0].Parent, syscall.SIGKILL) },
+		}
+		for name, end := range ends {
+			t.Run(name, func(t *testing.T) {
+				b := start(t, kind, "exec sleep 1000")
+				session(t, b, script[:strings.Index(script, "echo")]+"sleep 0.1; echo ready")
+				before := b.Processes()
+				if len(before) < 4 {
+					t.Fatalf("processes before: %v, want the main one and three that left the session", before)
+				}
+				end(b)
+				<-b.Done()
+				for _, p := range before {
+					if stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.PID), "stat")); err == nil && !bytes.Contains(stat, []byte(") Z ")) {
+						t.Errorf("process %d (%s) outlived its box", p.PID, p.Command)
+					}
+				}
+			})
+		}
+	})
+}
+
+func TestSessionReportsAProgramThatCannotStart(t *testing.T) {
+	kinds(t, func(t *testing.T, kind box.Isolation) {
+		b := start(t, kind, "exec sleep 1000")
+		master, tty, err := pty.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer master.Close()
+		defer tty.Close()
+		_, err = b.Exec([]string{"/no/such/program"}, nil, tty)
+		e, ok := errors.AsType[*box.StartError](err)
+		if !ok || !strings.Contains(e.Reason, "/no/such/program") {
+			t.Fatalf("exec of an absent program: %v, want a StartError that names it", err)
+		}
+	})
+}
+
+func TestStartReportsAMainProcessThatCannotStart(t *testing.T) {
+	kinds(t, func(t *testing.T, kind box.Isolation) {
+		_, err := box.Start(box.Spec{ID: "absent", Isolation: kind, Dir: t.TempDir(), Argv: []string{"no-such-program"}})
+		if _, ok := errors.AsType[*box.StartError](err); !ok {
+			t.Fatalf("start: %v, want a StartError", err)
+		}
+	})
+}
+
+func TestOrphansAreReaped(t *testing.T) {
+	kinds(t, func(t *testing.T, kind box.Isolation) {
+		b := start(t, kind, "exec sleep 1000")
+		session(t, b, "for i in 1 2 3; do (sh -c 'exit 0' &); done; sleep 0.2; echo done")
+		if left := b.Processes(); len(left) != 1 {
+			t.Errorf("processes after orphans ended: %v, want the main one only", left)
+		}
+	})
+}

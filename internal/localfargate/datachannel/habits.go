@@ -1,0 +1,54 @@
+package datachannel
+
+import "time"
+
+// Habits are the waits of gateway and agent. The zero value waits for nothing
+// and never ends an idle session; [RealHabits] are the real ones.
+type Habits struct {
+	FirstOutput  time.Duration // sleep before the terminal is read at all
+	AfterRead    time.Duration // sleep after each message
+	StartFailure time.Duration // until the reason of a program that cannot start is told
+	Drain        time.Duration // most that unacknowledged output is waited for at the end
+	Idle         time.Duration // until an idle session is closed; 0 is never
+	PauseEvery   time.Duration // between repeated pause_publication messages; 0 is once
+}
+
+// RealHabits are what ECS Exec was seen, or is documented, to do. The interval of
+// repeated pauses is not known and is ours.
+func RealHabits() Habits {
+	return Habits{
+		FirstOutput:  time.Second,
+		AfterRead:    time.Millisecond,
+		StartFailure: 2 * time.Second,
+		Drain:        2 * time.Second,
+		Idle:         20 * time.Minute,
+		PauseEvery:   5 * time.Second,
+	}
+}
+
+// Faults are what goes wrong on purpose. They may be changed while sessions run.
+// Rates are probabilities from 0 to 1 for each frame.
+type Faults struct {
+	// LossToClient and LossToAgent drop frames on their way, stream messages and
+	// acknowledgements alike; the gateway's own messages always arrive.
+	LossToClient float64 `json:"lossToClient,omitzero"`
+	LossToAgent  float64 `json:"lossToAgent,omitzero"`
+	// DuplicateToClient and DuplicateToAgent deliver a frame twice.
+	DuplicateToClient float64 `json:"duplicateToClient,omitzero"`
+	DuplicateToAgent  float64 `json:"duplicateToAgent,omitzero"`
+	// ReorderToClient and ReorderToAgent let the next frame overtake.
+	ReorderToClient float64 `json:"reorderToClient,omitzero"`
+	ReorderToAgent  float64 `json:"reorderToAgent,omitzero"`
+	// Seed begins the sequence of chances of each new session.
+	Seed uint64 `json:"seed,omitzero"`
+
+	// NeverConnects: the container's agent is not connected, ExecuteCommand says so.
+	NeverConnects bool `json:"neverConnects,omitzero"`
+	// NeverJoins: sessions are made, but the agent's end never comes.
+	NeverJoins bool `json:"neverJoins,omitzero"`
+	// RefuseToken: the gateway takes no token.
+	RefuseToken bool `json:"refuseToken,omitzero"`
+	// CutAfterBytes cuts the client's socket, once a session, when that many bytes
+	// of output were sent to it; 0 is never.
+	CutAfterBytes int64 `json:"cutAfterBytes,omitzero"`
+}

@@ -1,0 +1,123 @@
+package localfargate
+
+import (
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/localfargate/box"
+)
+
+// TaskState is a task as a test or a display sees it: what ECS says, and what is
+// really there.
+type TaskState struct {
+	ID            string           `json:"id"`
+	ARN           string           `json:"arn"`
+	Cluster       string           `json:"cluster"`
+	Family        string           `json:"family"`
+	StartedBy     string           `json:"startedBy,omitempty"`
+	LastStatus    string           `json:"lastStatus"`
+	DesiredStatus string           `json:"desiredStatus"`
+	StopCode      string           `json:"stopCode,omitempty"`
+	StoppedReason string           `json:"stoppedReason,omitempty"`
+	CreatedAt     time.Time        `json:"createdAt"`
+	StoppedAt     time.Time        `json:"stoppedAt,omitzero"`
+	Faults        Faults           `json:"faults"`
+	Containers    []ContainerState `json:"containers"`
+}
+
+// ContainerState is one container of a [TaskState].
+type ContainerState struct {
+	Name      string        `json:"name"`
+	ExitCode  *int          `json:"exitCode,omitempty"`
+	Processes []box.Process `json:"processes"` // alive now, as the host numbers them
+	// WorkDir, JournalDir and Log are host paths, there until Close.
+	WorkDir    string `json:"workDir"`
+	JournalDir string `json:"journalDir"`
+	Log        string `json:"log"`
+}
+
+// Tasks is a snapshot of all tasks, by start.
+func (s *Server) Tasks() []TaskState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	states := []TaskState{}
+	for _, t := range s.order {
+		states = append(states, t.state())
+	}
+	return states
+}
+
+// Task is a snapshot of one task, by id or ARN.
+func (s *Server) Task(ref string) (TaskState, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, err := s.anyTask(ref)
+	if err != nil {
+		return TaskState{}, err
+	}
+	return t.state(), nil
+}
+
+// state shows the task. Call with the lock held.
+func (t *task) state() TaskState {
+	out := TaskState{
+		ID: t.id, ARN: t.arn, Cluster: t.cluster, Family: t.definition.Family, StartedBy: t.input.StartedBy,
+		LastStatus: t.lastStatus, DesiredStatus: t.desiredStatus, StopCode: t.stopCode, StoppedReason: t.stoppedReason,
+		CreatedAt: t.createdAt, StoppedAt: t.stoppedAt, Faults: *t.faults.Load(),
+	}
+	for _, c := range t.containers {
+		dir := t.containerDir(c)
+		state := ContainerState{
+			Name: c.definition.Name, ExitCode: c.exitCode, Processes: []box.Process{},
+			WorkDir: box.WorkDir(dir), JournalDir: box.HostJournalDir(dir), Log: box.LogFile(dir),
+		}
+		if c.box != nil {
+			state.Processes = orEmpty(c.box.Processes())
+		}
+		out.Containers = append(out.Containers, state)
+	}
+	return out
+}
+
+// anyTask finds a task of any cluster. Call with the lock held.
+func (s *Server) anyTask(ref string) (*task, error) {
+	for _, t := range s.order {
+		if t.id == ref || t.arn == ref {
+			return t, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: %q", ErrUnknownTask, ref)
+}
+
+// SetFaults changes what goes wrong in a task, from the next frame or call on.
+func (s *Server) SetFaults(ref string, f Faults) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, err := s.anyTask(ref)
+	if err != nil {
+		return err
+	}
+	t.faults.Store(&f)
+	return nil
+}
+
+// KillTask lets a task die by itself: its main processes are killed, as by a crash
+// or for want of memory, and ECS finds out.
+func (s *Server) KillTask(ref string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, err := s.anyTask(ref)
+	if err != nil {
+		return err
+	}
+	for _, c := range t.containers {
+		if c.box == nil {
+			return fmt.Errorf("kill task %s: it does not run yet", ref)
+		}
+		if err := c.box.Signal(syscall.SIGKILL); err != nil {
+			return fmt.Errorf("kill task %s: %w", ref, err)
+		}
+	}
+	return nil
+}

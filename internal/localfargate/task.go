@@ -1,0 +1,349 @@
+package localfargate
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/localfargate/box"
+	"github.com/sandkeeper/sandkeeper/internal/localfargate/datachannel"
+)
+
+// Statuses of tasks, containers and managed agents.
+const (
+	statusProvisioning   = "PROVISIONING"
+	statusPending        = "PENDING"
+	statusRunning        = "RUNNING"
+	statusStopping       = "STOPPING"
+	statusDeprovisioning = "DEPROVISIONING"
+	statusStopped        = "STOPPED"
+)
+
+// idleCommand is what a container without a command runs: an image's own command
+// that stays until it is told to stop.
+var idleCommand = []string{"sleep", "2147483647"}
+
+// task is one task. Fields after the blank line are guarded by the server's lock.
+type task struct {
+	server     *Server
+	id, arn    string
+	cluster    string
+	number     int64 // by start
+	definition *definition
+	input      runTaskInput
+	overrides  map[string]containerOverride
+	faults     atomic.Pointer[Faults]
+	createdAt  time.Time
+	containers []*container
+	stopAsked  chan struct{}
+	exited     chan *container // an essential container ended by itself
+	done       chan struct{}   // closed when nothing of it runs and it is STOPPED
+
+	tags          []tag
+	lastStatus    string
+	desiredStatus string
+	version       int64
+	startedAt     time.Time
+	pullStartedAt time.Time
+	pullStoppedAt time.Time
+	stoppingAt    time.Time
+	execStoppedAt time.Time
+	stoppedAt     time.Time
+	stopCode      string
+	stoppedReason string
+}
+
+// container is one container of a task, guarded like it.
+type container struct {
+	definition containerDefinition
+	id, arn    string
+	runtimeID  string
+	box        *box.Box
+	agent      *datachannel.Agent
+
+	lastStatus     string
+	exitCode       *int
+	reason         string
+	agentStatus    string // of the managed agent; "" without ECS Exec
+	agentReason    string
+	agentStartedAt time.Time
+	agentConnected bool
+}
+
+func (c *container) essential() bool { return c.definition.Essential == nil || *c.definition.Essential }
+
+// change alters the task under the lock and reports it as one event.
+func (t *task) change(alter func()) {
+	t.server.mu.Lock()
+	defer t.server.mu.Unlock()
+	alter()
+	t.version++
+	t.report()
+}
+
+// report sends the present state to the event sink. Call with the lock held.
+func (t *task) report() {
+	now := time.Now()
+	detail, err := json.Marshal(t.view(viewEvent))
+	if err != nil {
+		t.server.log.Error("encode task event", "task", t.arn, "err", err)
+		return
+	}
+	t.server.events.add(Event{
+		Time: now, TaskARN: t.arn, LastStatus: t.lastStatus, DesiredStatus: t.desiredStatus, Version: t.version, Detail: detail,
+	})
+}
+
+// run takes the task through its life. It ends early with the server.
+func (t *task) run(ctx context.Context) {
+	defer close(t.done)
+	if t.provision(ctx) {
+		select {
+		case <-t.stopAsked:
+		case c := <-t.exited:
+			t.endedByItself(c)
+		case <-ctx.Done():
+		}
+	}
+	t.stopContainers(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	t.change(func() {
+		t.lastStatus = statusDeprovisioning
+		t.execStoppedAt = time.Now()
+	})
+	sleep(ctx, t.server.opts.Habits.Deprovision)
+	t.change(func() {
+		t.lastStatus, t.desiredStatus = statusStopped, statusStopped
+		t.stoppedAt = time.Now()
+	})
+}
+
+// provision brings the containers up; false means that the task is to end.
+func (t *task) provision(ctx context.Context) bool {
+	wait := time.NewTimer(t.server.opts.Habits.Provision)
+	defer wait.Stop()
+	select {
+	case <-wait.C:
+	case <-t.stopAsked:
+		return false
+	case <-ctx.Done():
+		return false
+	}
+	t.change(func() {
+		t.lastStatus = statusPending
+		t.pullStartedAt = time.Now()
+		t.pullStoppedAt = time.Now()
+	})
+	for _, c := range t.containers {
+		if err := t.startContainer(ctx, c); err != nil {
+			t.failedToStart(c, err)
+			return false
+		}
+	}
+	t.change(func() {
+		t.lastStatus = statusRunning
+		t.startedAt = time.Now()
+	})
+	for _, c := range t.containers {
+		if c.agent != nil {
+			t.server.wg.Go(func() { t.startAgent(ctx, c) })
+		}
+	}
+	return true
+}
+
+func (t *task) startContainer(ctx context.Context, c *container) error {
+	b, err := box.Start(box.Spec{
+		ID: c.id, Isolation: t.server.isolation, Dir: t.containerDir(c),
+		Argv: t.command(c), Env: t.environment(c),
+		WorkDir: c.definition.WorkingDirectory, User: c.definition.User, Visible: t.server.opts.Visible,
+	})
+	if err != nil {
+		return err
+	}
+	t.server.mu.Lock()
+	c.box = b
+	c.runtimeID = t.id + "-" + fmt.Sprintf("%010d", t.number)
+	c.lastStatus = statusRunning
+	if t.input.EnableExecuteCommand {
+		c.agentStatus = statusPending
+		c.agent = datachannel.NewAgent(boxRunner{b}, t.server.opts.Habits.Channel)
+	}
+	t.server.mu.Unlock()
+	t.server.wg.Go(func() { t.watch(ctx, c) })
+	return nil
+}
+
+// watch records the end of a container, whoever ended it.
+func (t *task) watch(ctx context.Context, c *container) {
+	<-c.box.Done()
+	if c.agent != nil {
+		c.agent.Stop()
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	t.change(func() {
+		c.lastStatus = statusStopped
+		c.exitCode = new(c.box.ExitStatus())
+		if c.agentStatus != "" {
+			c.agentStatus, c.agentConnected = statusStopped, false
+		}
+	})
+	if c.essential() {
+		select {
+		case t.exited <- c:
+		default:
+		}
+	}
+}
+
+// startAgent lets the managed agent come up, and then be reachable.
+func (t *task) startAgent(ctx context.Context, c *container) {
+	if !t.pause(ctx, t.server.opts.Habits.AgentStart, c) {
+		return
+	}
+	t.change(func() {
+		if c.agentStatus == statusPending {
+			c.agentStatus, c.agentStartedAt = statusRunning, time.Now()
+			c.agentConnected = t.server.opts.Habits.AgentConnect <= 0
+		}
+	})
+	if !t.pause(ctx, t.server.opts.Habits.AgentConnect, c) {
+		return
+	}
+	t.server.mu.Lock()
+	defer t.server.mu.Unlock()
+	c.agentConnected = c.agentStatus == statusRunning
+}
+
+// pause waits for d; false means that the container or the server ended.
+func (t *task) pause(ctx context.Context, d time.Duration, c *container) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-c.box.Done():
+	case <-ctx.Done():
+	}
+	return false
+}
+
+func (t *task) failedToStart(c *container, cause error) {
+	t.change(func() {
+		c.lastStatus = statusStopped
+		c.reason = "CannotStartContainerError: " + cause.Error()
+		t.markStopping("TaskFailedToStart", c.reason)
+	})
+}
+
+func (t *task) endedByItself(c *container) {
+	t.change(func() {
+		_ = c
+		t.markStopping("EssentialContainerExited", "Essential container in task exited")
+	})
+}
+
+// markStopping sets why the task ends; the first reason stays. Call with the lock
+// held.
+func (t *task) markStopping(code, reason string) {
+	if t.stopCode != "" {
+		return
+	}
+	t.desiredStatus = statusStopped
+	t.stopCode, t.stoppedReason, t.stoppingAt = code, reason, time.Now()
+}
+
+// stopContainers sends SIGTERM, waits for each container's stop timeout, and kills
+// what is left. With the server's end nothing is waited for.
+func (t *task) stopContainers(ctx context.Context) {
+	var live []*container
+	t.server.mu.Lock()
+	for _, c := range t.containers {
+		if c.box != nil {
+			live = append(live, c)
+		}
+	}
+	t.server.mu.Unlock()
+	if len(live) > 0 && ctx.Err() == nil {
+		t.change(func() { t.lastStatus = statusStopping })
+	}
+	var wg sync.WaitGroup
+	for _, c := range live {
+		wg.Go(func() { t.stopContainer(ctx, c) })
+	}
+	wg.Wait()
+}
+
+func (t *task) stopContainer(ctx context.Context, c *container) {
+	limit := t.server.opts.Habits.StopTimeout
+	if c.definition.StopTimeout != nil {
+		limit = time.Duration(*c.definition.StopTimeout) * time.Second
+	}
+	_ = c.box.Signal(syscall.SIGTERM)
+	t.pause(ctx, limit, c)
+	c.box.Kill()
+	<-c.box.Done()
+}
+
+func (t *task) containerDir(c *container) string {
+	return filepath.Join(t.server.dir, "tasks", t.id, c.definition.Name)
+}
+
+func (t *task) command(c *container) []string {
+	argv := c.definition.Command
+	if o, ok := t.overrides[c.definition.Name]; ok && len(o.Command) > 0 {
+		argv = o.Command
+	}
+	argv = append(slices.Clone(c.definition.EntryPoint), argv...)
+	if len(argv) == 0 {
+		return idleCommand
+	}
+	return argv
+}
+
+func (t *task) environment(c *container) []string {
+	s := t.server
+	env := append([]string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + box.WorkDir(t.containerDir(c)),
+		"AWS_EXECUTION_ENV=AWS_ECS_FARGATE", "AWS_REGION=" + s.opts.Region, "AWS_DEFAULT_REGION=" + s.opts.Region,
+	}, s.opts.Env...)
+	for _, kv := range c.definition.Environment {
+		env = append(env, kv.Name+"="+kv.Value)
+	}
+	for _, kv := range t.overrides[c.definition.Name].Environment {
+		env = append(env, kv.Name+"="+kv.Value)
+	}
+	return env
+}
+
+// boxRunner runs the sessions of ECS Exec in a box.
+type boxRunner struct{ box *box.Box }
+
+// Run implements [datachannel.Runner].
+func (r boxRunner) Run(argv, env []string, tty *os.File) (datachannel.Process, error) {
+	s, err := r.box.Exec(argv, env, tty)
+	if err != nil {
+		return nil, startReason(err)
+	}
+	return s, nil
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
