@@ -1,0 +1,146 @@
+package core
+
+import (
+	"bytes"
+	"fmt"
+)
+
+// JournalPage is a piece of a journal. Bytes begin at From, which lies
+// [JournalOverlap] bytes before the position asked for, or at 0.
+type JournalPage struct {
+	Present bool
+	Size    int64 // of the whole journal when the page was taken
+	Inode   int64
+	From    int64
+	Bytes   []byte
+}
+
+// PageScript composes the script that reads run's journal from the byte position
+// from on, at most max bytes (0: [MaxJournalPage]), and JournalOverlap bytes
+// before it. The answer is read by [ParsePage].
+func (f JournalFormat) PageScript(run RunID, from int64, max int) (string, error) {
+	vars, err := f.shellVars(run, "")
+	if err != nil {
+		return "", err
+	}
+	if err := checkPosition("page begin", from); err != nil {
+		return "", err
+	}
+	if max < 0 || max > MaxJournalPage {
+		return "", fmt.Errorf("compose page script for run %s: page of %d bytes: want 0 to %d", run, max, MaxJournalPage)
+	}
+	if max == 0 {
+		max = MaxJournalPage
+	}
+	begin := from - min(from, JournalOverlap)
+	sizes := fmt.Sprintf("begin=%d max=%d\n", begin, from-begin+int64(max))
+	return boundedScript(30, vars+sizes+shellAnswer+pageBody), nil
+}
+
+const pageBody = `look
+present=0
+[ $k = missing ] || present=1
+bytes=$((size > begin ? size - begin : 0))
+bytes=$((bytes > max ? max : bytes))
+answer "present=$present size=$size inode=$inode from=$begin bytes=$bytes"
+section "$j" $begin $bytes
+finish
+`
+
+// ParsePage reads the stdout of a page script. An answer that is not whole is a
+// *[JournalError].
+func ParsePage(out []byte) (JournalPage, error) {
+	a, err := parseAnswer("page", out)
+	if err != nil {
+		return JournalPage{}, err
+	}
+	var p JournalPage
+	if err := a.numbers(map[string]*int64{"size": &p.Size, "inode": &p.Inode, "from": &p.From}); err != nil {
+		return JournalPage{}, err
+	}
+	p.Present = a.fields["present"] == "1"
+	if p.Bytes, err = a.section("bytes"); err != nil {
+		return JournalPage{}, err
+	}
+	if len(p.Bytes) > 0 && p.From+int64(len(p.Bytes)) > p.Size || !p.Present && p.Size != 0 {
+		return JournalPage{}, incomplete("page")
+	}
+	return p, a.done()
+}
+
+// After gives the bytes from the position at on, where the log ends. last is the
+// end of what the log already has, as much as is at hand. It answers false if the
+// journal does not go on from there: it was cut, replaced or rewritten.
+func (p JournalPage) After(at int64, last []byte) ([]byte, bool) {
+	if p.Size < at || at < p.From || at > p.From+int64(len(p.Bytes)) {
+		return nil, false
+	}
+	known, fresh := p.Bytes[:at-p.From], p.Bytes[at-p.From:]
+	n := min(len(known), len(last))
+	return fresh, bytes.Equal(known[len(known)-n:], last[len(last)-n:])
+}
+
+// ToEnd tells whether the page reaches the end that the journal had.
+func (p JournalPage) ToEnd() bool { return p.From+int64(len(p.Bytes)) >= p.Size }
+
+// JournalEdge says what lies behind the last byte of a piece of a journal.
+type JournalEdge int
+
+// The edges.
+const (
+	EdgeMore  JournalEdge = iota // the journal goes on
+	EdgeEnd                      // it ends here as far as was seen, and may grow
+	EdgeFinal                    // it ends here, and nothing will be written any more
+)
+
+// JournalCut says how much of a piece of a journal is the agent's output.
+type JournalCut struct {
+	Append int  // so many bytes may be appended to the log now
+	Sealed bool // the sentinel follows them: the output is whole
+	Exit   int  // of a sealed journal
+}
+
+// Cut finds the agent's output in piece, which begins where the log ends. The
+// output ends before the newline that the wrapper puts in front of its sentinel.
+// What may be the beginning of that newline and sentinel is held back until more
+// is known, at most [MaxSentinelLine] bytes and a newline, so that of a piece
+// longer than that something is always appended or sealed. Cutting a journal into
+// other pieces gives the same output.
+func (f JournalFormat) Cut(nonce string, piece []byte, edge JournalEdge) JournalCut {
+	for begin := 0; begin <= len(piece); {
+		line, _, whole := bytes.Cut(piece[begin:], []byte("\n"))
+		if !whole {
+			return f.cutLast(nonce, piece, begin, edge)
+		}
+		if exit, ok := f.ParseSentinel(nonce, line); ok {
+			return JournalCut{Append: beforeNewline(piece, begin), Sealed: true, Exit: exit}
+		}
+		begin += len(line) + 1
+	}
+	return JournalCut{Append: len(piece)}
+}
+
+// cutLast decides about the line that begins at begin and has no newline yet.
+func (f JournalFormat) cutLast(nonce string, piece []byte, begin int, edge JournalEdge) JournalCut {
+	line := piece[begin:]
+	// Without a newline a sentinel counts only where the journal ends: with more
+	// behind it the line may turn out to be something else.
+	if edge != EdgeMore {
+		if exit, ok := f.ParseSentinel(nonce, line); ok {
+			return JournalCut{Append: beforeNewline(piece, begin), Sealed: true, Exit: exit}
+		}
+	}
+	if edge == EdgeFinal || !sentinelMayBegin(line) {
+		return JournalCut{Append: len(piece)}
+	}
+	return JournalCut{Append: beforeNewline(piece, begin)}
+}
+
+// sentinelMayBegin tells whether a line that is not at its end may still become a
+// sentinel.
+func sentinelMayBegin(line []byte) bool {
+	text := bytes.TrimLeft(line, sentinelSpace)
+	return len(line) <= MaxSentinelLine && (len(text) == 0 || text[0] == '{')
+}
+
+func beforeNewline(piece []byte, begin int) int { return max(begin-1, 0) }

@@ -1,0 +1,581 @@
+package core_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+const testNonce = "00112233445566778899aabbccddeeff"
+
+// shells are the POSIX shells of this machine: every script has to run in each.
+func shells(t testing.TB) [][]string {
+	t.Helper()
+	var found [][]string
+	for _, words := range [][]string{{"sh"}, {"busybox", "sh"}, {"bash", "--posix"}} {
+		if _, err := exec.LookPath(words[0]); err == nil {
+			found = append(found, words)
+		}
+	}
+	if len(found) == 0 {
+		t.Fatal("run journal scripts: no POSIX shell on this machine")
+	}
+	return found
+}
+
+// box is a sandbox of its own: a journal directory, a working directory and a shell.
+type box struct {
+	t     testing.TB
+	shell []string
+	dir   string
+	env   []string
+	runs  core.JournalFormat
+}
+
+func newBox(t testing.TB, shell []string) *box {
+	root := t.TempDir()
+	dir := filepath.Join(root, "runs")
+	return &box{t: t, shell: shell, dir: dir, runs: core.DefaultJournal, env: []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + root,
+		core.JournalDirVariable + "=" + dir, core.JournalInitVariable + "=self",
+	}}
+}
+
+// inEachShell runs check in a fresh box for each shell.
+func inEachShell(t *testing.T, check func(t *testing.T, b *box)) {
+	for _, shell := range shells(t) {
+		t.Run(strings.Join(shell, " "), func(t *testing.T) { check(t, newBox(t, shell)) })
+	}
+}
+
+// command runs script under the box's shell. hold, if not nil, is inherited by
+// everything that the script leaves behind.
+func (b *box) command(ctx context.Context, script string, hold *os.File) *exec.Cmd {
+	words := append(slices.Clone(b.shell), "-c", script)
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+	cmd.Env, cmd.Dir = b.env, filepath.Dir(b.dir)
+	// A shell that is killed must not leave this test waiting for its pipes.
+	cmd.WaitDelay = time.Second
+	if hold != nil {
+		// Scripts close the descriptors 3 to 9 of what they detach.
+		cmd.ExtraFiles = append(make([]*os.File, 7), hold)
+	}
+	return cmd
+}
+
+func (b *box) run(script string, input string, hold *os.File) []byte {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), 90*time.Second)
+	defer cancel()
+	cmd := b.command(ctx, script, hold)
+	var out, diagnostics bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &diagnostics
+	if err := cmd.Run(); err != nil {
+		b.t.Fatalf("run script: %v\nstdout: %q\nstderr: %s", err, out.Bytes(), diagnostics.Bytes())
+	}
+	if diagnostics.Len() > 0 {
+		b.t.Errorf("run script: stderr: %s", diagnostics.Bytes())
+	}
+	return out.Bytes()
+}
+
+// agent is a started agent. wait returns when it and everything it left is gone.
+type agent struct {
+	core.JournalStarted
+	wait func()
+}
+
+func (b *box) start(s core.JournalStart, input string) agent {
+	b.t.Helper()
+	s.Nonce = testNonce
+	script, err := b.runs.StartScript(s)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { r.Close() })
+	out := b.run(script, input, w)
+	w.Close()
+	started, err := core.ParseStart(out)
+	if err != nil {
+		b.t.Fatalf("parse %q: %v", out, err)
+	}
+	return agent{started, func() {
+		r.SetReadDeadline(time.Now().Add(60 * time.Second))
+		if n, err := r.Read(make([]byte, 1)); n != 0 || err == nil || os.IsTimeout(err) {
+			b.t.Fatalf("wait for the agent's processes: %d, %v", n, err)
+		}
+	}}
+}
+
+func (b *box) shellRun(id core.RunID, text string) {
+	b.t.Helper()
+	b.start(core.JournalStart{Run: id, Shell: text}, "").wait()
+}
+
+func (b *box) probe(id core.RunID, logEnd int64) core.JournalProbe {
+	b.t.Helper()
+	script, err := b.runs.ProbeScript(id, testNonce, logEnd)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return b.runs.ParseProbe(testNonce, b.run(script, "", nil))
+}
+
+func (b *box) page(id core.RunID, from int64, max int) core.JournalPage {
+	b.t.Helper()
+	script, err := b.runs.PageScript(id, from, max)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	out := b.run(script, "", nil)
+	p, err := core.ParsePage(out)
+	if err != nil {
+		b.t.Fatalf("parse page %.200q: %v", out, err)
+	}
+	return p
+}
+
+func (b *box) terminate(id core.RunID, grace time.Duration) core.JournalTerminated {
+	b.t.Helper()
+	script, err := b.runs.TerminateScript(id, testNonce, grace)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	out := b.run(script, "", nil)
+	done, err := core.ParseTerminate(out)
+	if err != nil {
+		b.t.Fatalf("parse %q: %v", out, err)
+	}
+	return done
+}
+
+func (b *box) paths(id core.RunID) core.JournalPaths {
+	f := b.runs
+	f.Dir = b.dir
+	paths, err := f.Paths(id)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return paths
+}
+
+func (b *box) journal(id core.RunID) string {
+	b.t.Helper()
+	return readFile(b.t, b.paths(id).Journal)
+}
+
+// transcript reads the journal by pages of max bytes, as a drain does.
+func (b *box) transcript(id core.RunID, max int) (string, core.JournalCut) {
+	b.t.Helper()
+	var log []byte
+	for range 10000 {
+		at := int64(len(log))
+		page := b.page(id, at, max)
+		fresh, ok := page.After(at, log)
+		if !ok {
+			b.t.Fatalf("page at %d does not continue the log", at)
+		}
+		edge := core.EdgeMore
+		if page.ToEnd() {
+			edge = core.EdgeFinal
+		}
+		cut := b.runs.Cut(testNonce, fresh, edge)
+		log = append(log, fresh[:cut.Append]...)
+		if cut.Sealed || page.ToEnd() {
+			return string(log), cut
+		}
+		if cut.Append == 0 {
+			b.t.Fatalf("page at %d: nothing to append", at)
+		}
+	}
+	b.t.Fatal("read journal: no end")
+	return "", core.JournalCut{}
+}
+
+func readFile(t testing.TB, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestStartWritesTheAgentsStdoutAndThenTheSentinel(t *testing.T) {
+	end := "\n" + core.DefaultJournal.Sentinel(testNonce, 3) + "\n"
+	for name, output := range map[string]string{
+		"a line":                "one\n",
+		"no final newline":      "one",
+		"nothing":               "",
+		"blank lines":           "\n\n",
+		"many bytes a char":     "日本 🙂",
+		"a forged sentinel":     core.DefaultJournal.Sentinel("0000000000000000", 0) + "\n",
+		"carriage returns":      "a\r\nb\r",
+		"an escape and a quote": "it's \x1b[0m",
+	} {
+		t.Run(name, func(t *testing.T) {
+			inEachShell(t, func(t *testing.T, b *box) {
+				b.shellRun("r/1", "printf %s '"+strings.ReplaceAll(output, "'", `'\''`)+"'; echo oops >&2; exit 3")
+				if got := b.journal("r/1"); got != output+end {
+					t.Errorf("journal %q, want %q", got, output+end)
+				}
+				if p := b.probe("r/1", 0); p.State != core.JournalFinished || p.Exit != 3 || string(p.Stderr) != "oops\n" || !p.Marker || p.Wrapper != core.WrapperGone {
+					t.Errorf("probe %+v", p)
+				}
+				if got, cut := b.transcript("r/1", 0); got != output || !cut.Sealed || cut.Exit != 3 {
+					t.Errorf("transcript %q, %+v, want %q", got, cut, output)
+				}
+			})
+		})
+	}
+}
+
+func TestStartBeginsAnAgentOnce(t *testing.T) {
+	inEachShell(t, func(t *testing.T, b *box) {
+		first := b.start(core.JournalStart{Run: "r", Shell: "echo begun"}, "")
+		second := b.start(core.JournalStart{Run: "r", Shell: "echo begun"}, "")
+		first.wait()
+		third := b.start(core.JournalStart{Run: "r", Shell: "echo begun"}, "")
+		if first.Already || !second.Already || !third.Already || third.Wrapper != core.WrapperGone {
+			t.Errorf("answers %+v, %+v, %+v", first, second, third)
+		}
+		if got := strings.Count(b.journal("r"), "begun"); got != 1 {
+			t.Errorf("agents begun: %d, want 1", got)
+		}
+	})
+}
+
+func TestStartGivesTheAgentItsWordsInputAndPlace(t *testing.T) {
+	inEachShell(t, func(t *testing.T, b *box) {
+		dir := t.TempDir()
+		words := []string{"sh", "-c", `pwd; printf '<%s>' "$@"; cat; env | grep ^SANDKEEPER_RUN=`, "x", "a b", "", "$(id)", "it's", "new\nline", "é"}
+		b.start(core.JournalStart{Run: "r_1", Argv: words, Dir: dir, Input: true, InputBytes: 8}, "in\x00 put\n").wait()
+		got, cut := b.transcript("r_1", 0)
+		want := dir + "\n<a b><><$(id)><it's><new\nline><é>in\x00 put\nSANDKEEPER_RUN=r_5f1\n"
+		if got != want || !cut.Sealed || cut.Exit != 0 {
+			t.Errorf("transcript %q, %+v, want %q", got, cut, want)
+		}
+		if entries, _ := filepath.Glob(filepath.Join(b.dir, "*", "input")); len(entries) != 0 {
+			t.Errorf("the input was left in %v", entries)
+		}
+	})
+}
+
+func TestStartRefusesInputThatIsCutShort(t *testing.T) {
+	inEachShell(t, func(t *testing.T, b *box) {
+		script, err := b.runs.StartScript(core.JournalStart{Run: "r", Nonce: testNonce, Shell: "cat", Input: true, InputBytes: 9})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = core.ParseStart(b.run(script, "short", nil))
+		if err == nil || !strings.Contains(err.Error(), "input-incomplete") {
+			t.Errorf("parse answer: %v, want input-incomplete", err)
+		}
+		if p := b.probe("r", 0); p.Marker || p.Present {
+			t.Errorf("something was changed: %+v", p)
+		}
+	})
+}
+
+func TestStartDetachesTheAgent(t *testing.T) {
+	inEachShell(t, func(t *testing.T, b *box) {
+		gate := filepath.Join(b.t.TempDir(), "gate")
+		if err := syscall.Mkfifo(gate, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a := b.start(core.JournalStart{Run: "r", Shell: "echo before; read x <" + gate + "; echo after"}, "")
+		p := b.probe("r", 0)
+		if p.State != core.JournalProducing || p.Wrapper != core.WrapperAlive || a.Wrapper != core.WrapperAlive {
+			t.Errorf("while it works: %+v, %+v", a, p)
+		}
+		if err := os.WriteFile(gate, []byte("go\n"), 0); err != nil {
+			t.Fatal(err)
+		}
+		a.wait()
+		if got, _ := b.transcript("r", 0); got != "before\nafter\n" {
+			t.Errorf("transcript %q", got)
+		}
+	})
+}
+
+func TestTerminateBeforeTheStartPreventsIt(t *testing.T) {
+	inEachShell(t, func(t *testing.T, b *box) {
+		for range 2 {
+			if done := b.terminate("r", time.Second); !done.Prevented || done.Sentinel {
+				t.Errorf("terminate: %+v", done)
+			}
+		}
+		if a := b.start(core.JournalStart{Run: "r", Shell: "echo begun"}, ""); !a.Already || a.Wrapper != core.WrapperAbsent {
+			t.Errorf("start after it: %+v", a)
+		}
+		if p := b.probe("r", 0); p.Present || !p.Marker || !p.Dead() {
+			t.Errorf("probe after it: %+v", p)
+		}
+	})
+}
+
+func TestTerminateEndsTheAgentAndAllItLeft(t *testing.T) {
+	for name, c := range map[string]struct {
+		agent    string
+		sentinel bool
+	}{
+		"an agent that heeds SIGTERM":           {`trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.1; done`, true},
+		"an agent that ignores it":              {`trap '' TERM; echo ready; while :; do sleep 0.1; done`, false},
+		"a child in a session of its own":       {`setsid sleep 1000 & echo ready; wait`, true},
+		"an orphan in a session of its own":     {`(setsid sleep 1000 &); echo ready; sleep 1000`, true},
+		"an orphan without its environment":     {`(env -i sleep 1000 &); echo ready; sleep 1000`, true},
+		"a stopped agent":                       {`echo ready; kill -STOP $$; sleep 1000`, true},
+		"an agent that ended and left a server": {`sleep 1000 & echo ready`, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inEachShell(t, func(t *testing.T, b *box) {
+				a := b.start(core.JournalStart{Run: "r", Shell: c.agent}, "")
+				b.await("r", "ready")
+				done := b.terminate("r", time.Second)
+				a.wait()
+				if done.Prevented || done.Sentinel != c.sentinel || done.Left != 0 {
+					t.Errorf("terminate: %+v", done)
+				}
+				p := b.probe("r", 0)
+				if (p.State == core.JournalFinished) != c.sentinel || p.Wrapper != core.WrapperGone {
+					t.Errorf("probe: %+v", p)
+				}
+				if again := b.terminate("r", time.Second); again.Sentinel != c.sentinel || again.Signaled+again.Killed+again.Left != 0 {
+					t.Errorf("terminate again: %+v", again)
+				}
+			})
+		})
+	}
+}
+
+// await waits until the journal of id holds text, asking by script.
+func (b *box) await(id core.RunID, text string) {
+	b.t.Helper()
+	b.run(`i=0; until grep -q `+text+` '`+b.paths(id).Journal+`' 2>/dev/null; do i=$((i+1)); [ $i -lt 300 ] || exit 1; sleep 0.05; done`, "", nil)
+}
+
+func TestTerminateLeavesOtherRunsAlone(t *testing.T) {
+	b := newBox(t, shells(t)[0])
+	other := b.start(core.JournalStart{Run: "r-2", Shell: "trap 'exit 9' TERM; echo ready; while :; do sleep 0.1; done"}, "")
+	b.await("r-2", "ready")
+	a := b.start(core.JournalStart{Run: "r", Shell: "echo ready; sleep 1000"}, "")
+	b.await("r", "ready")
+	b.terminate("r", 5*time.Second)
+	a.wait()
+	if p := b.probe("r-2", 0); p.State != core.JournalProducing || p.Wrapper != core.WrapperAlive {
+		t.Errorf("the other run: %+v", p)
+	}
+	if done := b.terminate("r-2", 5*time.Second); !done.Sentinel {
+		t.Errorf("terminate the other: %+v", done)
+	}
+	other.wait()
+}
+
+func TestProbeFindsTheSentinelBehindLaterOutput(t *testing.T) {
+	inEachShell(t, func(t *testing.T, b *box) {
+		gate := filepath.Join(b.t.TempDir(), "gate")
+		if err := syscall.Mkfifo(gate, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a := b.start(core.JournalStart{Run: "r", Shell: "(read x <" + gate + "; head -c 20000 /dev/zero) & echo out; exit 4"}, "")
+		b.await("r", "__exit")
+		if err := os.WriteFile(gate, []byte("go\n"), 0); err != nil {
+			t.Fatal(err)
+		}
+		a.wait()
+		if p := b.probe("r", 0); p.State != core.JournalFinished || p.Exit != 4 || p.Size < 20000 {
+			t.Errorf("probe: %v %d, size %d", p.State, p.Exit, p.Size)
+		}
+		if got, cut := b.transcript("r", 0); got != "out\n" || cut.Exit != 4 {
+			t.Errorf("transcript %q", got)
+		}
+	})
+}
+
+func TestProbeAndPagesReadAnyJournalByteForByte(t *testing.T) {
+	inEachShell(t, func(t *testing.T, b *box) {
+		b.mkdir()
+		data := make([]byte, 300_000)
+		for i := range data {
+			data[i] = byte(i * i >> 3)
+		}
+		b.write("r", string(data)+"\n"+b.runs.Sentinel(testNonce, 0)+"\n")
+		for _, size := range []int{8192, 100_000, 0} {
+			if got, cut := b.transcript("r", size); got != string(data) || !cut.Sealed {
+				t.Errorf("pages of %d: %d bytes, %+v, want %d", size, len(got), cut, len(data))
+			}
+		}
+		at := int64(len(data) - 5000)
+		page, ok := b.probe("r", at).Page()
+		if !ok {
+			t.Fatal("the probe carries no rest")
+		}
+		fresh, ok := page.After(at, data[:at])
+		if cut := b.runs.Cut(testNonce, fresh, core.EdgeEnd); !ok || !cut.Sealed || !bytes.Equal(fresh[:cut.Append], data[at:]) {
+			t.Errorf("rest: %v, %+v", ok, cut)
+		}
+		if _, ok := b.probe("r", 0).Page(); ok {
+			t.Error("the probe carries more than it should")
+		}
+	})
+}
+
+func (b *box) mkdir() {
+	if err := os.MkdirAll(b.dir, 0o700); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *box) write(id core.RunID, text string) {
+	b.mkdir()
+	if err := os.WriteFile(b.paths(id).Journal, []byte(text), 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func TestScriptsReadRegularFilesOnly(t *testing.T) {
+	inEachShell(t, func(t *testing.T, b *box) {
+		b.mkdir()
+		target := filepath.Join(b.t.TempDir(), "target")
+		os.WriteFile(target, []byte(b.runs.Sentinel(testNonce, 0)), 0o600)
+		for reason, make := range map[string]func(name string) error{
+			"journal-symlink":   func(name string) error { return os.Symlink(target, name) },
+			"journal-directory": func(name string) error { return os.Mkdir(name, 0o700) },
+			"journal-special":   func(name string) error { return syscall.Mkfifo(name, 0o600) },
+		} {
+			id := core.RunID(reason)
+			if err := make(b.paths(id).Journal); err != nil {
+				t.Fatal(err)
+			}
+			if p := b.probe(id, 0); p.State != core.JournalUnknown || p.Reason != reason || p.Healing != core.Configuration {
+				t.Errorf("probe of %s: %+v", reason, p)
+			}
+			script, _ := b.runs.PageScript(id, 0, 0)
+			if _, err := core.ParsePage(b.run(script, "", nil)); err == nil || !strings.Contains(err.Error(), reason) {
+				t.Errorf("page of %s: %v", reason, err)
+			}
+			script, _ = b.runs.StartScript(core.JournalStart{Run: id, Nonce: testNonce, Shell: "echo x"})
+			if _, err := core.ParseStart(b.run(script, "", nil)); err == nil || !strings.Contains(err.Error(), reason) {
+				t.Errorf("start on %s: %v", reason, err)
+			}
+		}
+		os.WriteFile(b.paths("e").Journal, []byte(b.runs.Sentinel(testNonce, 1)), 0o600)
+		os.Symlink(target, b.paths("e").Stderr)
+		if p := b.probe("e", 0); p.State != core.JournalFinished || len(p.Stderr) != 0 {
+			t.Errorf("probe with a linked sidecar: %+v", p)
+		}
+	})
+}
+
+func TestProbeOfAMissingJournalIsProducing(t *testing.T) {
+	inEachShell(t, func(t *testing.T, b *box) {
+		p := b.probe("r", 0)
+		if p.State != core.JournalProducing || p.Present || p.Marker || p.Wrapper != core.WrapperAbsent || !p.HasRest {
+			t.Errorf("no directory: %+v", p)
+		}
+		b.mkdir()
+		if p := b.probe("r", 7); p.State != core.JournalProducing || p.Present {
+			t.Errorf("no file: %+v", p)
+		}
+		if page := b.page("r", 0, 0); page.Present || len(page.Bytes) != 0 {
+			t.Errorf("page: %+v", page)
+		}
+	})
+}
+
+func TestProbeTellsARewrittenJournal(t *testing.T) {
+	b := newBox(t, shells(t)[0])
+	b.write("r", strings.Repeat("x", 200))
+	page, _ := b.probe("r", 100).Page()
+	if _, ok := page.After(100, []byte(strings.Repeat("x", 100))); !ok {
+		t.Error("an unchanged journal: want it to go on")
+	}
+	if _, ok := page.After(100, []byte(strings.Repeat("y", 100))); ok {
+		t.Error("other bytes: want it not to go on")
+	}
+	b.write("r", "short")
+	page, _ = b.probe("r", 100).Page()
+	if _, ok := page.After(100, []byte(strings.Repeat("x", 100))); ok {
+		t.Error("a shorter journal: want it not to go on")
+	}
+}
+
+// mainProcess stands for a container's main process: another user's, with an
+// environment and a working directory of its own.
+func (b *box) mainProcess(user *syscall.Credential, env ...string) {
+	b.t.Helper()
+	if os.Getuid() != 0 {
+		b.t.Skip("change user: needs root")
+	}
+	// The other user has to reach its working directory.
+	for p := filepath.Dir(b.dir); p != os.TempDir() && p != "/"; p = filepath.Dir(p) {
+		if err := os.Chmod(p, 0o755); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	main := exec.CommandContext(b.t.Context(), "sleep", "1000")
+	main.SysProcAttr = &syscall.SysProcAttr{Credential: user}
+	main.Dir = filepath.Dir(b.dir)
+	main.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
+	if err := main.Start(); err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() {
+		main.Process.Kill()
+		main.Wait()
+	})
+	b.env = append(b.env, core.JournalInitVariable+"="+strconv.Itoa(main.Process.Pid))
+}
+
+func TestStartRunsTheAgentAsTheMainProcessDoes(t *testing.T) {
+	inEachShell(t, func(t *testing.T, b *box) {
+		b.mainProcess(&syscall.Credential{Uid: 65534, Gid: 65534},
+			"PLAIN=a b", "LINES=one\ntwo\n", "odd.name=1", "UTF=Á日", "QUOTE='\"$x`")
+		b.start(core.JournalStart{Run: "r", Argv: []string{"sh", "-c", `id -u; id -g; pwd; printf '%s|' "$PLAIN" "$LINES" "$UTF" "$QUOTE" "$HOME"; echo err >/dev/stderr`}}, "").wait()
+		got, _ := b.transcript("r", 0)
+		want := "65534\n65534\n" + filepath.Dir(b.dir) + "\na b|one\ntwo\n|Á日|'\"$x`||"
+		if got != want {
+			t.Errorf("transcript %q, want %q", got, want)
+		}
+		if got := readFile(t, b.paths("r").Stderr); got != "err\n" {
+			t.Errorf("stderr %q", got)
+		}
+		a := b.start(core.JournalStart{Run: "k", Argv: []string{"sh", "-c", "setsid sleep 1000 & echo ready; wait"}}, "")
+		b.await("k", "ready")
+		if done := b.terminate("k", 5*time.Second); !done.Sentinel || done.Left != 0 {
+			t.Errorf("terminate: %+v", done)
+		}
+		a.wait()
+	})
+}
+
+func TestStartKeepsTheMainProcessGroupsAndOddNames(t *testing.T) {
+	inEachShell(t, func(t *testing.T, b *box) {
+		if b.shell[0] == "busybox" {
+			t.Skip("become a user without a name: BusyBox has no tool for it")
+		}
+		b.mainProcess(&syscall.Credential{Uid: 12345, Gid: 23456, Groups: []uint32{34567}}, "odd.name=1")
+		b.start(core.JournalStart{Run: "r", Argv: []string{"id", "-G"}}, "").wait()
+		if got, _ := b.transcript("r", 0); got != "23456 34567\n" {
+			t.Errorf("groups %q", got)
+		}
+		b.start(core.JournalStart{Run: "e", Argv: []string{"env"}}, "").wait()
+		if got, _ := b.transcript("e", 0); !strings.Contains(got, "\nodd.name=1\n") {
+			t.Errorf("environment %q, want odd.name", got)
+		}
+	})
+}
