@@ -67,6 +67,8 @@ type Limits struct {
 
 	// ProbeBatch is how many runs one call of the probe function asks.
 	ProbeBatch int
+	// ProbeCalls is how many probe calls a sweep has under way at a time.
+	ProbeCalls int
 	// ProbeWidth is how many exec sessions one probe call holds at a time.
 	ProbeWidth int
 	// SweepWidth is how many runs one sweep finalises at a time.
@@ -101,6 +103,7 @@ var DefaultLimits = Limits{
 	InlineSegment:     8 << 10,
 	StderrTail:        1000,
 	ProbeBatch:        20,
+	ProbeCalls:        4,
 	ProbeWidth:        10,
 	SweepWidth:        8,
 }
@@ -118,7 +121,7 @@ func (l Limits) Validate() error {
 		l.LaunchLag, l.MissingGrace, l.HintLapse, l.RetryStop, l.ReclaimBackoff, l.ReclaimBackoffMax, l.Frozen} {
 		need(d > 0, "every duration must be positive")
 	}
-	for _, n := range []int{l.ProbeTail, l.ProbeRest, l.Page, l.InlineSegment, l.StderrTail, l.ProbeBatch, l.ProbeWidth, l.SweepWidth} {
+	for _, n := range []int{l.ProbeTail, l.ProbeRest, l.Page, l.InlineSegment, l.StderrTail, l.ProbeBatch, l.ProbeCalls, l.ProbeWidth, l.SweepWidth} {
 		need(n > 0, "every size and width must be positive")
 	}
 	need(l.RunBudget < l.ClaimLease, "a claim's lease must outlive the run budget, or sweeps duel")

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"hash"
+	"slices"
 )
 
 // Segment is one piece of a run's log: the journal's bytes From to End. Its bytes
@@ -78,7 +79,16 @@ func (w *LogWriter) Append(ctx context.Context, r Run, data []byte, sealed *Seal
 			return Run{}, fmt.Errorf("append to run %s: %w", r.RunKey, err)
 		}
 	}
-	return w.Log.Append(ctx, r.RunKey, Append{Epoch: r.Epoch, From: r.LogEnd, End: end, Hash: state, Sealed: sealed}, segment)
+	a := Append{Epoch: r.Epoch, From: r.LogEnd, End: end, Hash: state, Tail: tailOf(r.LogTail, data), Sealed: sealed}
+	return w.Log.Append(ctx, r.RunKey, a, segment)
+}
+
+// tailOf is the end of what the log holds once data follows before.
+func tailOf(before, data []byte) []byte {
+	if len(data) < JournalOverlap {
+		data = slices.Concat(before, data)
+	}
+	return slices.Clone(data[max(0, len(data)-JournalOverlap):])
 }
 
 // blobKey is unique to one claim and position: no two claims ever write one object.

@@ -2,6 +2,10 @@ package core
 
 import (
 	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"time"
 )
 
 // JobKind says what a reclaim message is about.
@@ -26,6 +30,23 @@ type ReclaimJob struct {
 	Kind     JobKind    `json:"kind"`
 }
 
+// Validate reports the first member that is not as its kind needs it.
+func (j ReclaimJob) Validate() error {
+	kinds := []JobKind{JobEnd, JobIdle, JobDue, JobLedger}
+	ofRun := j.Kind == JobEnd || j.Kind == JobIdle
+	switch {
+	case !slices.Contains(kinds, j.Kind):
+		return fmt.Errorf("reclaim job: kind: want one of %v, got %q", kinds, j.Kind)
+	case j.Instance == "":
+		return fmt.Errorf("reclaim job of kind %s: instance: want an instance id, got none", j.Kind)
+	case ofRun && (j.Tenant == "" || j.Run == ""):
+		return fmt.Errorf("reclaim job of kind %s: want tenant and run, got %q and %q", j.Kind, j.Tenant, j.Run)
+	case j.Kind == JobDue && j.Key == "":
+		return fmt.Errorf("reclaim job of kind %s: key: want a sandbox key, got none", j.Kind)
+	}
+	return nil
+}
+
 // ReclaimQueue takes reclaim messages. Delivery is at least once, in any order.
 type ReclaimQueue interface {
 	// Send returns an error if any of the jobs may not have been taken.
@@ -46,4 +67,371 @@ const (
 	ReclaimHeld             ReclaimOutcome = "held"              // an operator holds it
 	ReclaimFrozen           ReclaimOutcome = "frozen"            // the installation is frozen
 	ReclaimIdled            ReclaimOutcome = "idle"              // kept warm
+	ReclaimCapturing        ReclaimOutcome = "capturing"         // its workspace is being stored first
 )
+
+// Capture is how far the storing of a workspace is.
+type Capture string
+
+// Done and failed let the sandbox go; capturing makes reclaim come back.
+const (
+	CaptureDone   Capture = "done"
+	CaptureFailed Capture = "failed"
+	Capturing     Capture = "capturing"
+)
+
+// Checkpointer stores a sandbox's workspace before the sandbox ends.
+type Checkpointer interface {
+	// Capture begins to store the workspace that r owes, or tells how far it is.
+	Capture(ctx context.Context, r Run, s Sandbox) (Capture, error)
+}
+
+// NoCheckpoints is the policy "none": no workspace is owed.
+type NoCheckpoints struct{}
+
+// Capture has nothing to do.
+func (NoCheckpoints) Capture(context.Context, Run, Sandbox) (Capture, error) { return CaptureDone, nil }
+
+// Reclaimer is the use case of reclaim: it ends the sandbox of an ended run, or
+// keeps it warm (DESIGN 6). Every message may come twice, late, or for something
+// that has long been done.
+type Reclaimer struct {
+	Runs         Runs
+	Sandboxes    Sandboxes
+	Ledger       Ledger
+	Transactions SandboxTransactions
+	Tasks        TaskDescriber
+	Stopper      TaskStopper
+	Controls     Controls
+	Checkpoints  Checkpointer
+	Provider     string // whose sandboxes this installation may touch
+	Limits       Limits
+}
+
+// Do carries out one message. It returns an error where the message has to come
+// again; the outcome says why.
+func (c *Reclaimer) Do(ctx context.Context, job ReclaimJob) (ReclaimOutcome, error) {
+	if err := job.Validate(); err != nil {
+		return ReclaimDestroyFailed, err
+	}
+	row, err := c.row(ctx, job.Instance)
+	if err != nil {
+		return ReclaimDestroyFailed, err
+	}
+	switch {
+	case row != nil && row.State == LedgerStopping:
+		return c.stop(ctx, job, *row)
+	case row != nil && row.State == LedgerClosed:
+		return c.unmark(ctx, job, ReclaimDestroyed)
+	case job.Kind == JobLedger:
+		return ReclaimNotFound, nil
+	}
+	return c.release(ctx, job, row)
+}
+
+func (c *Reclaimer) row(ctx context.Context, id InstanceID) (*LedgerRow, error) {
+	row, err := c.Ledger.Row(ctx, id)
+	if isNotFound(err) {
+		return nil, nil
+	}
+	return &row, err
+}
+
+// box reads the record that names this instance; nil if none does.
+func (c *Reclaimer) box(ctx context.Context, job ReclaimJob) (*Sandbox, error) {
+	if job.Key == "" {
+		return nil, nil
+	}
+	box, err := c.Sandboxes.Sandbox(ctx, job.Key)
+	switch {
+	case isNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case box.Instance != job.Instance:
+		return nil, nil
+	}
+	return &box, nil
+}
+
+// attempt is one try to end or idle a sandbox that nobody has condemned yet.
+type attempt struct {
+	job ReclaimJob
+	run Run      // the run whose end is owed, or the idle sandbox's latest
+	box *Sandbox // nil: no record names the instance
+	row *LedgerRow
+	by  string
+}
+
+// release decides whether the sandbox may be let go. Order: provider first, since a
+// mismatch touches nothing; then the mark, then hold and freeze are read, so that
+// whoever sets them afterwards reads the mark (I13).
+func (c *Reclaimer) release(ctx context.Context, job ReclaimJob, row *LedgerRow) (ReclaimOutcome, error) {
+	box, err := c.box(ctx, job)
+	if err != nil {
+		return ReclaimDestroyFailed, err
+	}
+	if box == nil && (row == nil || job.Kind == JobDue) {
+		return c.unmark(ctx, job, ReclaimNotFound)
+	}
+	if provider := providerOf(box, row); provider != c.Provider {
+		return c.unmark(ctx, job, ReclaimProviderMismatch)
+	}
+	a := attempt{job: job, box: box, row: row, by: rand.Text()}
+	if outcome, err := c.bind(ctx, &a); outcome != "" || err != nil {
+		return outcome, err
+	}
+	if box != nil {
+		t := MarkReclaiming{Instance: job.Instance, LatestRun: box.LatestRun, By: a.by, Idle: job.Kind == JobDue, Now: MillisOf(time.Now())}
+		if _, err := c.Sandboxes.UpdateSandbox(ctx, job.Key, t); err != nil {
+			return refusedOr(err, ReclaimInUse)
+		}
+	}
+	if outcome, err := c.guarded(ctx, a); outcome != "" || err != nil {
+		return outcome, err
+	}
+	if box != nil && job.Kind == JobIdle {
+		return c.idle(ctx, a)
+	}
+	return c.condemn(ctx, a)
+}
+
+// bind reads the run that the message is about and says whether it lets the
+// sandbox go: it must have ended, its mark must still be there, and no newer run may
+// have the sandbox (I7).
+func (c *Reclaimer) bind(ctx context.Context, a *attempt) (ReclaimOutcome, error) {
+	key := RunKey{Tenant: a.job.Tenant, Run: a.job.Run}
+	if a.job.Kind == JobDue {
+		key = RunKey{Tenant: a.box.Material.Tenant, Run: a.box.LatestRun}
+	}
+	r, err := c.Runs.Run(ctx, key)
+	switch {
+	case isNotFound(err):
+		return ReclaimNotFound, nil
+	case err != nil:
+		return ReclaimDestroyFailed, err
+	case !r.Status.Terminal():
+		return ReclaimInUse, nil
+	case a.job.Kind == JobDue:
+		a.run = r
+		return "", nil
+	case r.Row != RowReclaim || r.Instance != a.job.Instance:
+		return ReclaimNotFound, nil // a late duplicate: the mark is gone
+	case a.box != nil && a.box.LatestRun != r.RunKey.Run:
+		return c.unmark(ctx, a.job, ReclaimInUse)
+	}
+	a.run = r
+	return "", nil
+}
+
+func providerOf(box *Sandbox, row *LedgerRow) string {
+	if box != nil {
+		return box.Material.Provider
+	}
+	return row.Provider
+}
+
+// guarded reads hold, freeze and mode after the mark; any of them takes the attempt
+// back. Then it has the workspace stored.
+func (c *Reclaimer) guarded(ctx context.Context, a attempt) (ReclaimOutcome, error) {
+	now := MillisOf(time.Now())
+	control, err := c.Controls.Control(ctx)
+	if err != nil {
+		return ReclaimDestroyFailed, err
+	}
+	r, err := c.Runs.Run(ctx, a.run.RunKey)
+	if err != nil {
+		return ReclaimDestroyFailed, err
+	}
+	until := r.Hold.Until
+	if a.box != nil {
+		until = max(until, a.box.HoldUntil)
+	}
+	switch {
+	case !control.Stops():
+		return c.later(ctx, a, ReclaimFrozen, now.Add(c.Limits.Frozen))
+	case until > now:
+		return c.later(ctx, a, ReclaimHeld, until)
+	case a.box == nil:
+		return "", nil
+	}
+	capture, err := c.Checkpoints.Capture(ctx, r, *a.box)
+	switch {
+	case err != nil:
+		return ReclaimDestroyFailed, err
+	case capture == Capturing:
+		return c.later(ctx, a, ReclaimCapturing, now.Add(c.Limits.RetryStop))
+	}
+	return "", nil
+}
+
+// later takes the attempt back until notBefore.
+func (c *Reclaimer) later(ctx context.Context, a attempt, outcome ReclaimOutcome, notBefore Millis) (ReclaimOutcome, error) {
+	if a.box != nil {
+		t := Unmark{Instance: a.job.Instance, By: a.by, Now: MillisOf(time.Now())}
+		if a.job.Kind == JobDue {
+			t.DueAt = notBefore
+		}
+		if _, err := c.Sandboxes.UpdateSandbox(ctx, a.job.Key, t); err != nil && !Refused(err) {
+			return outcome, err
+		}
+	}
+	return outcome, c.postponeMark(ctx, a.job, outcome, notBefore)
+}
+
+// idle keeps the sandbox warm. A hold of its run stays with it.
+func (c *Reclaimer) idle(ctx context.Context, a attempt) (ReclaimOutcome, error) {
+	now := MillisOf(time.Now())
+	t := MarkIdle{Instance: a.job.Instance, By: a.by, Since: now, DueAt: now.Add(c.Limits.IdleTTL), Hold: a.run.Hold.Until}
+	if _, err := c.Sandboxes.UpdateSandbox(ctx, a.job.Key, t); err != nil {
+		return refusedOr(err, ReclaimInUse)
+	}
+	return c.unmark(ctx, a.job, ReclaimIdled)
+}
+
+// condemn is the point of no return: from here on nobody finds the task.
+func (c *Reclaimer) condemn(ctx context.Context, a attempt) (ReclaimOutcome, error) {
+	now := MillisOf(time.Now())
+	t := Condemn{Instance: a.job.Instance, Key: a.job.Key, Why: "run ended: " + a.run.RunKey.String(), Now: now, DueAt: now.Add(c.Limits.RetryStop)}
+	if a.box != nil {
+		t.By = a.by
+	}
+	if err := c.Transactions.Condemn(ctx, t); err != nil {
+		return refusedOr(err, ReclaimInUse)
+	}
+	row, err := c.Ledger.Row(ctx, a.job.Instance)
+	if err != nil {
+		return ReclaimDestroyFailed, err
+	}
+	return c.stop(ctx, a.job, row)
+}
+
+// refusedOr: a refused write means that somebody else acted; the mark stays and is
+// looked at again. Anything else fails the message.
+func refusedOr(err error, outcome ReclaimOutcome) (ReclaimOutcome, error) {
+	if Refused(err) {
+		return outcome, nil
+	}
+	return ReclaimDestroyFailed, err
+}
+
+// stop stops the task of a condemned row. Control is read before every StopTask
+// (I13).
+func (c *Reclaimer) stop(ctx context.Context, job ReclaimJob, row LedgerRow) (ReclaimOutcome, error) {
+	now := MillisOf(time.Now())
+	if row.Provider != c.Provider {
+		return c.unmark(ctx, job, ReclaimProviderMismatch)
+	}
+	if row.State == LedgerClosed {
+		return c.unmark(ctx, job, ReclaimDestroyed)
+	}
+	control, err := c.Controls.Control(ctx)
+	if err != nil {
+		return ReclaimDestroyFailed, err
+	}
+	if !control.Stops() {
+		return ReclaimFrozen, c.postpone(ctx, job, row, ReclaimFrozen, now.Add(c.Limits.Frozen))
+	}
+	if row.TaskARN == "" { // the sweep names it, or closes the row
+		return ReclaimDestroyFailed, c.postpone(ctx, job, row, ReclaimDestroyFailed, now.Add(c.Limits.RetryStop))
+	}
+	task, err := c.stopTask(ctx, row)
+	if err != nil {
+		if later := c.postpone(ctx, job, row, ReclaimDestroyFailed, now.Add(c.backoff(row.Attempts))); later != nil {
+			return ReclaimDestroyFailed, later
+		}
+		return ReclaimDestroyFailed, err
+	}
+	return c.stopped(ctx, job, row, task)
+}
+
+// stopTask asks ECS to stop the task unless an earlier attempt already has: a
+// second StopTask would only cost a token of the shared bucket.
+func (c *Reclaimer) stopTask(ctx context.Context, row LedgerRow) (Task, error) {
+	if row.Attempts > 0 {
+		tasks, err := c.Tasks.Describe(ctx, row.Cluster, []string{row.TaskARN})
+		if err == nil && len(tasks) == 1 && tasks[0].Life != TaskLives && tasks[0].Life != TaskUnknown {
+			return tasks[0], nil
+		}
+	}
+	return c.Stopper.Stop(ctx, row.Cluster, row.TaskARN, "sandkeeper: "+row.Why)
+}
+
+// stopped closes the row if ECS says that the task is gone, and takes the mark off
+// once it is at least on its way. A task that ECS does not know is believed gone
+// only after a while.
+func (c *Reclaimer) stopped(ctx context.Context, job ReclaimJob, row LedgerRow, task Task) (ReclaimOutcome, error) {
+	now := MillisOf(time.Now())
+	missing := task.Life == TaskMissing
+	if task.Life == TaskGone || missing && now >= row.UpdatedAt.Add(c.Limits.MissingGrace) {
+		t := CloseRow{From: LedgerStopping, Why: describe(task), Now: now, TaskARN: row.TaskARN}
+		if _, err := c.Ledger.UpdateRow(ctx, row.Instance, t); err != nil && !Refused(err) {
+			return ReclaimDestroyFailed, err
+		}
+		return c.unmark(ctx, job, ReclaimDestroyed)
+	}
+	if missing {
+		return ReclaimDestroyFailed, c.postpone(ctx, job, row, ReclaimDestroyFailed, now.Add(c.Limits.RetryStop))
+	}
+	if err := c.postponeRow(ctx, row, now.Add(c.Limits.RetryStop)); err != nil {
+		return ReclaimDestroyFailed, err
+	}
+	return c.unmark(ctx, job, ReclaimDestroyed)
+}
+
+// backoff grows from ReclaimBackoff to ReclaimBackoffMax by the attempts so far.
+func (c *Reclaimer) backoff(attempts int) time.Duration {
+	return min(c.Limits.ReclaimBackoff<<min(attempts, 10), c.Limits.ReclaimBackoffMax)
+}
+
+func (c *Reclaimer) postpone(ctx context.Context, job ReclaimJob, row LedgerRow, outcome ReclaimOutcome, at Millis) error {
+	if err := c.postponeRow(ctx, row, at); err != nil {
+		return err
+	}
+	return c.postponeMark(ctx, job, outcome, at)
+}
+
+func (c *Reclaimer) postponeRow(ctx context.Context, row LedgerRow, at Millis) error {
+	_, err := c.Ledger.UpdateRow(ctx, row.Instance, Postpone{State: row.State, Attempts: row.Attempts, DueAt: at})
+	if Refused(err) {
+		return nil
+	}
+	return err
+}
+
+// postponeMark moves the run's mark, where the message is about one.
+func (c *Reclaimer) postponeMark(ctx context.Context, job ReclaimJob, outcome ReclaimOutcome, at Millis) error {
+	if job.Run == "" {
+		return nil
+	}
+	key := RunKey{Tenant: job.Tenant, Run: job.Run}
+	r, err := c.Runs.Run(ctx, key)
+	if err != nil {
+		return ignoreNotFound(err)
+	}
+	_, err = c.Runs.Update(ctx, key, ReclaimLater{Instance: job.Instance, Outcome: outcome, NotBefore: at, Attempts: r.ReclaimAttempts + 1})
+	return ignoreRefused(err)
+}
+
+// unmark takes the run's mark off, where the message is about one.
+func (c *Reclaimer) unmark(ctx context.Context, job ReclaimJob, outcome ReclaimOutcome) (ReclaimOutcome, error) {
+	if job.Run == "" {
+		return outcome, nil
+	}
+	_, err := c.Runs.Update(ctx, RunKey{Tenant: job.Tenant, Run: job.Run}, ReclaimDone{Instance: job.Instance, Outcome: outcome})
+	return outcome, ignoreNotFound(ignoreRefused(err))
+}
+
+func ignoreRefused(err error) error {
+	if Refused(err) {
+		return nil
+	}
+	return err
+}
+
+func ignoreNotFound(err error) error {
+	if isNotFound(err) {
+		return nil
+	}
+	return err
+}

@@ -70,10 +70,12 @@ type Ending struct {
 }
 
 // Sealed is the agent's own end: its exit status, read from the sentinel. The
-// log holds every byte before it.
+// log holds every byte before it. Stderr, where it could be read, stands here so
+// that whoever finishes the run after a crash still has it.
 type Sealed struct {
 	ExitCode int
 	At       Millis
+	Stderr   string // the end of the agent's stderr, at most [Limits.StderrTail] characters
 }
 
 // RunError is why a run did not complete.
@@ -142,6 +144,7 @@ type Run struct {
 	Sealed           *Sealed
 	LogEnd           int64  // bytes of the journal that are in the log
 	LogHash          []byte // state of the running SHA-256 over them
+	LogTail          []byte // the last of them, at most JournalOverlap, to know a rewritten journal
 	Transcript       *Transcript
 
 	TTLSeconds   int64 // after the detach; zero: the installation's default

@@ -1,7 +1,14 @@
 package core
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
 )
 
 // IndexEntry is a run as a sparse index shows it. The index lags: an entry says
@@ -39,4 +46,248 @@ type SandboxIndex interface {
 	// DueSandboxes lists a shard's due rows up to until, inclusive, oldest first, all
 	// pages. A listing that failed is an error (I10).
 	DueSandboxes(ctx context.Context, shard int, until Millis) ([]DueSandbox, error)
+}
+
+// Sweep is the use case of reap: it looks at every detached run and everything
+// that is due, and ends what has ended (DESIGN 5). Overlapping sweeps are harmless.
+type Sweep struct {
+	Runs      Runs
+	Index     RunIndex
+	Log       *LogWriter
+	Sandboxes Sandboxes
+	Ledger    Ledger
+	Due       SandboxIndex
+	Tasks     TaskDescriber
+	Prober    Prober
+	Queue     ReclaimQueue
+	Controls  Controls
+	Limits    Limits
+	Install   string  // name of the installation, see [StartedBy]
+	Rate      float64 // exec calls a second that the sweep may cause
+	Logger    *slog.Logger
+}
+
+// SweepRequest says what to sweep. The zero value is everything.
+type SweepRequest struct {
+	Runs   []RunKey `json:"runs,omitempty"`   // only these, without a listing
+	Shards []int    `json:"shards,omitempty"` // only these shards
+}
+
+// Validate reports the first member that is not as expected.
+func (q SweepRequest) Validate() error {
+	for _, k := range q.Runs {
+		if k.Tenant == "" || k.Run == "" {
+			return fmt.Errorf("runs: want a tenant and a run in each entry, got %q", k.String())
+		}
+	}
+	for _, shard := range q.Shards {
+		if shard < 0 || shard >= Shards {
+			return fmt.Errorf("shards: want numbers from 0 to %d, got %d", Shards-1, shard)
+		}
+	}
+	if len(q.Runs) > 0 && len(q.Shards) > 0 {
+		return errors.New("want runs or shards, got both")
+	}
+	return nil
+}
+
+// listing is everything that the indexes showed.
+type listing struct {
+	runs      []IndexEntry
+	sandboxes []DueSandbox
+}
+
+// Run carries out one sweep. It returns an error only if it could not read the
+// control settings or list; one bad run never fails a sweep.
+func (s *Sweep) Run(ctx context.Context, request SweepRequest) (SweepReport, error) {
+	begun := time.Now()
+	control, err := s.Controls.Control(ctx)
+	if err != nil {
+		return SweepReport{}, fmt.Errorf("sweep: %w", err)
+	}
+	found, err := s.list(ctx, request, MillisOf(begun))
+	if err != nil {
+		return SweepReport{}, fmt.Errorf("sweep: %w", err)
+	}
+	runs, err := s.load(ctx, found.runs)
+	if err != nil {
+		return SweepReport{}, fmt.Errorf("sweep: %w", err)
+	}
+	report := newReport()
+	p := policy{limits: s.Limits, control: control}
+	if control.Acts() {
+		s.settle(ctx, found.sandboxes, &report)
+		s.resend(ctx, runs, &report)
+		runs = s.turn(ctx, runs, &report)
+	}
+	candidates := slices.DeleteFunc(runs, func(r Run) bool { return !candidate(r, MillisOf(begun)) })
+	report.Considered = len(candidates)
+	jobs := s.examine(ctx, candidates, p, begun, &report)
+	if control.Acts() {
+		report.add(s.workAll(ctx, jobs, p, begun)...)
+	} else {
+		report.add(planned(jobs)...)
+	}
+	s.log(ctx, report)
+	return report, nil
+}
+
+// candidate reports whether a sweep has to judge r: detached, or paused and due.
+func candidate(r Run, now Millis) bool {
+	return r.Status == Running && r.Row == RowDetached ||
+		r.Status == Interrupted && (r.Row == RowPause || r.Row == RowCancel) && r.DueAt <= now
+}
+
+// list reads the indexes, every shard and page of them.
+func (s *Sweep) list(ctx context.Context, request SweepRequest, now Millis) (listing, error) {
+	var found listing
+	if len(request.Runs) > 0 {
+		for _, k := range request.Runs {
+			found.runs = append(found.runs, IndexEntry{RunKey: k})
+		}
+		return found, nil
+	}
+	shards := request.Shards
+	if len(shards) == 0 {
+		for shard := range Shards {
+			shards = append(shards, shard)
+		}
+	}
+	for _, shard := range shards {
+		detached, err := s.Index.Detached(ctx, shard)
+		if err != nil {
+			return listing{}, err
+		}
+		due, err := s.Index.Due(ctx, shard, now)
+		if err != nil {
+			return listing{}, err
+		}
+		sandboxes, err := s.Due.DueSandboxes(ctx, shard, now)
+		if err != nil {
+			return listing{}, err
+		}
+		found.runs = append(append(found.runs, detached...), due...)
+		found.sandboxes = append(found.sandboxes, sandboxes...)
+	}
+	return found, nil
+}
+
+// load reads the listed records, each once, oldest entry first.
+func (s *Sweep) load(ctx context.Context, entries []IndexEntry) ([]Run, error) {
+	slices.SortStableFunc(entries, func(a, b IndexEntry) int { return cmp.Compare(a.At, b.At) })
+	order := make(map[RunKey]int, len(entries))
+	keys := make([]RunKey, 0, len(entries))
+	for _, e := range entries {
+		if _, ok := order[e.RunKey]; !ok {
+			order[e.RunKey] = len(keys)
+			keys = append(keys, e.RunKey)
+		}
+	}
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	runs, err := s.Index.Load(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(runs, func(a, b Run) int { return cmp.Compare(order[a.RunKey], order[b.RunKey]) })
+	return runs, nil
+}
+
+// turn moves lapsed attachments and due cancels into the detached index, so that
+// they are judged in this very sweep.
+func (s *Sweep) turn(ctx context.Context, runs []Run, report *SweepReport) []Run {
+	now := MillisOf(time.Now())
+	for i, r := range runs {
+		if r.Status != Running || r.DueAt > now || !r.Row.Due() {
+			continue
+		}
+		var t Transition = CancelDue{DueAt: r.DueAt}
+		if r.Row == RowLapse {
+			t = Lapse{DueAt: r.DueAt, Cancel: r.OnLapse == LapseCancels}
+		}
+		turned, err := s.Runs.Update(ctx, r.RunKey, t)
+		switch {
+		case err == nil:
+			runs[i] = turned
+			report.Turned++
+		case !Refused(err):
+			report.Errors = append(report.Errors, err.Error())
+		}
+	}
+	return runs
+}
+
+// resend sends the reclaim messages of ended runs whose mark is due again: the
+// mark is the debt, the message only a reminder (I4).
+func (s *Sweep) resend(ctx context.Context, runs []Run, report *SweepReport) {
+	now := MillisOf(time.Now())
+	var jobs []ReclaimJob
+	for _, r := range runs {
+		if r.Status.Terminal() && r.Row == RowReclaim && r.DueAt <= now {
+			jobs = append(jobs, jobOf(r))
+		}
+	}
+	s.send(ctx, jobs, report)
+}
+
+func (s *Sweep) send(ctx context.Context, jobs []ReclaimJob, report *SweepReport) {
+	if len(jobs) == 0 {
+		return
+	}
+	if err := s.Queue.Send(ctx, jobs); err != nil {
+		report.Errors = append(report.Errors, err.Error())
+		return
+	}
+	report.Resent += len(jobs)
+}
+
+// jobOf is the message for an ended run's mark.
+func jobOf(r Run) ReclaimJob {
+	kind := JobEnd
+	if r.Reclaim == ReclaimIdle {
+		kind = JobIdle
+	}
+	return ReclaimJob{Tenant: r.Tenant, Run: r.RunKey.Run, Key: r.SandboxKey, Instance: r.Instance, Kind: kind}
+}
+
+// pool runs do for every index up to n, at most width at a time.
+func pool(width, n int, do func(i int)) {
+	if width <= 1 {
+		for i := range n {
+			do(i)
+		}
+		return
+	}
+	var wg sync.WaitGroup
+	next := make(chan int)
+	for range min(width, n) {
+		wg.Go(func() {
+			for i := range next {
+				do(i)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+}
+
+// log writes one line for each decision, with its evidence, and one for the sweep.
+func (s *Sweep) log(ctx context.Context, report SweepReport) {
+	for _, e := range report.Runs {
+		level := slog.LevelInfo
+		if e.Error != "" {
+			level = slog.LevelError
+		}
+		s.Logger.Log(ctx, level, "run", "run", e.RunKey.String(), "outcome", e.Outcome, "status", e.Status,
+			"reason", e.Reason, "err", e.Error)
+	}
+	for _, text := range report.Errors {
+		s.Logger.ErrorContext(ctx, "sweep", "err", text)
+	}
+	s.Logger.InfoContext(ctx, "sweep", "considered", report.Considered, "probed", report.Probed,
+		"turned", report.Turned, "resent", report.Resent, "settled", report.Settled, "outcomes", report.Outcomes)
 }

@@ -263,6 +263,7 @@ type Append struct {
 	From   int64
 	End    int64
 	Hash   []byte // state of the running SHA-256 after End
+	Tail   []byte // the last bytes before End, at most JournalOverlap
 	Sealed *Sealed
 }
 
@@ -281,7 +282,7 @@ func (t Append) Apply(r Run) (Run, error) {
 	if why != "" {
 		return refusal(t, r, why)
 	}
-	r.LogEnd, r.LogHash = t.End, t.Hash
+	r.LogEnd, r.LogHash, r.LogTail = t.End, t.Hash, t.Tail
 	if t.Sealed != nil {
 		r.Sealed = t.Sealed
 	}

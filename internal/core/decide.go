@@ -1,0 +1,177 @@
+package core
+
+import (
+	"cmp"
+	"time"
+)
+
+// act is what a sweep does with one run.
+type act int
+
+const (
+	actLeave    act = iota // nothing, and say why
+	actAsk                 // ask its task and its journal first
+	actSeal                // finish from the record: the log is sealed
+	actFinalize            // the agent has ended: drain, then finish
+	actEnd                 // end the agent, drain, then finish
+	actConclude            // nothing can be asked any more: finish as it is
+)
+
+// decision is what decide answers.
+type decision struct {
+	act     act
+	reason  EndReason // of an end
+	outcome Outcome   // of a run left alone
+	why     string    // evidence, for the report
+	healing Healing   // of an unknown
+}
+
+// evidence is what was found out about a run beside its record. The zero value
+// knows nothing.
+type evidence struct {
+	asked bool       // task and ledger were asked
+	task  Task       // of the run's own TaskARN; unknown if ECS gave no answer
+	row   *LedgerRow // of the run's instance, if it has no task; nil: none
+	probe *ProbeReply
+}
+
+// policy is what an operator has settled.
+type policy struct {
+	limits  Limits
+	control Control
+}
+
+// decide says what becomes of r at now. It is the whole of the sweep's judgement
+// (DESIGN 5.2), in this order: terminal; sealed; ending or cancelled; expired and not
+// held; task gone; never launched; else what the journal says.
+func decide(r Run, e evidence, now Millis, p policy) decision {
+	switch {
+	case r.Status.Terminal():
+		return decision{act: actLeave, outcome: NotClaimed, why: "terminal"}
+	case r.Status == Interrupted && r.Row != RowPause && r.Row != RowCancel:
+		return decision{act: actLeave, outcome: NotClaimed, why: "not-detached"}
+	case r.Status == Running && r.Row != RowDetached:
+		return decision{act: actLeave, outcome: NotClaimed, why: "attached"}
+	case r.ClaimUntil > now:
+		return decision{act: actLeave, outcome: NotClaimed, why: "claimed"}
+	case r.Sealed != nil:
+		return decision{act: actSeal, why: "sealed"}
+	case !e.asked:
+		return decision{act: actAsk}
+	}
+	if reason := ending(r, now, p); reason != "" {
+		if reason != EndCancelled && !p.control.Stops() {
+			return decision{act: actLeave, outcome: Held, why: "frozen"}
+		}
+		return decision{act: endOrConclude(r, e, now, p), reason: reason, why: string(reason)}
+	}
+	if r.Status == Interrupted {
+		return decision{act: actLeave, outcome: Producing, why: "paused"}
+	}
+	return judge(r, e, now, p)
+}
+
+// ending names why r has to end, whatever its agent does, or "".
+func ending(r Run, now Millis, p policy) EndReason {
+	switch {
+	case r.Ending != nil:
+		return r.Ending.Reason
+	case r.CancelRequested != 0:
+		return EndCancelled
+	case expired(r, now, p.limits) && !r.Hold.Live(now) && !p.control.Frozen:
+		return EndExpired
+	}
+	return ""
+}
+
+// expired is inclusive: a run whose time is exactly over is expired (RP-3).
+func expired(r Run, now Millis, l Limits) bool {
+	if r.Status == Interrupted {
+		return r.InterruptedSince != 0 && now >= r.InterruptedSince.Add(seconds(r.PauseSeconds, l.PauseTTL))
+	}
+	return r.DetachedSince != 0 && now >= r.DetachedSince.Add(seconds(r.TTLSeconds, l.RunTTL))
+}
+
+func seconds(n int64, otherwise time.Duration) time.Duration {
+	if n > 0 {
+		return time.Duration(n) * time.Second
+	}
+	return otherwise
+}
+
+// endOrConclude: an agent whose task is gone, or never was, needs no ending.
+func endOrConclude(r Run, e evidence, now Millis, p policy) act {
+	if r.TaskARN == "" || gone(r, e.task, now, p.limits) {
+		return actConclude
+	}
+	return actEnd
+}
+
+// gone is true only on ECS's word about the run's own task (I2). A task that ECS
+// gave us and does not know any more has been missing for at least as long as the
+// run has not been heard of.
+func gone(r Run, task Task, now Millis, l Limits) bool {
+	switch task.Life {
+	case TaskGone:
+		return true
+	case TaskMissing:
+		return now >= max(r.StartedAt, r.DetachedSince, r.InterruptedSince).Add(l.MissingGrace)
+	}
+	return false
+}
+
+// judge is for a run that nothing but its task and agent can end.
+func judge(r Run, e evidence, now Millis, p policy) decision {
+	switch {
+	case r.TaskARN == "":
+		return unlaunched(r, e)
+	case gone(r, e.task, now, p.limits):
+		if !p.control.Stops() {
+			return decision{act: actLeave, outcome: Held, why: "frozen"}
+		}
+		return decision{act: actConclude, reason: EndLost, why: describe(e.task)}
+	case e.task.Life == TaskUnknown, e.task.Life == TaskMissing:
+		return decision{act: actLeave, outcome: Unknown, healing: Retry, why: "task-" + string(cmp.Or(e.task.Life, "unknown"))}
+	case e.task.Life == TaskLeaving:
+		return decision{act: actLeave, outcome: Unknown, healing: Retry, why: "task-leaving"}
+	case e.probe == nil:
+		return decision{act: actAsk}
+	}
+	return probed(r, *e.probe, now, p)
+}
+
+// unlaunched: a run without a task has not begun and never will, unless its launch
+// is still under way.
+func unlaunched(r Run, e evidence) decision {
+	if r.Instance == "" || e.row == nil || e.row.State == LedgerClosed {
+		return decision{act: actConclude, reason: EndNeverStarted, why: "never-launched"}
+	}
+	return decision{act: actLeave, outcome: Unknown, healing: Retry, why: "launch-" + string(e.row.State)}
+}
+
+// probed reads the journal's answer.
+func probed(r Run, reply ProbeReply, now Millis, p policy) decision {
+	switch reply.State {
+	case ProbeFinished:
+		return decision{act: actFinalize, why: "sentinel"}
+	case ProbeProducing:
+		if expired(r, now, p.limits) && r.Hold.Live(now) {
+			return decision{act: actLeave, outcome: Held, why: "held"}
+		}
+		return decision{act: actLeave, outcome: Producing, why: "no-sentinel"}
+	}
+	return decision{act: actLeave, outcome: Unknown, healing: reply.Healing, why: reply.Reason}
+}
+
+// describe words a stopped task for the record.
+func describe(t Task) string {
+	switch {
+	case t.Life == TaskMissing:
+		return "ECS does not know the task any more"
+	case t.StopCode == "":
+		return t.Reason
+	case t.Reason == "":
+		return t.StopCode
+	}
+	return t.StopCode + ": " + t.Reason
+}

@@ -1,0 +1,166 @@
+package core
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// job is a run that a sweep has judged and will do something about.
+type job struct {
+	run      Run
+	decision decision
+	task     Task
+	reply    ProbeReply
+}
+
+// describeBatch is the most that ECS describes in one call.
+const describeBatch = 100
+
+// examine asks tasks, ledger and journals as far as the judgement needs it, and
+// returns what is to be done; the runs left alone are entered into the report.
+func (s *Sweep) examine(ctx context.Context, runs []Run, p policy, begun time.Time, report *SweepReport) []job {
+	evidences := make([]evidence, len(runs))
+	s.askTasks(ctx, runs, evidences, p)
+	s.askJournals(ctx, runs, evidences, p, begun, report)
+	var jobs []job
+	for i, r := range runs {
+		d := decide(r, evidences[i], MillisOf(time.Now()), p)
+		switch d.act {
+		case actLeave:
+			report.add(RunReport{RunKey: r.RunKey, Outcome: d.outcome, Reason: d.why, Healing: d.healing})
+		case actAsk:
+			report.add(RunReport{RunKey: r.RunKey, Outcome: Unknown, Reason: "unexamined", Healing: Retry})
+		default:
+			j := job{run: r, decision: d, task: evidences[i].task}
+			if evidences[i].probe != nil {
+				j.reply = *evidences[i].probe
+			}
+			jobs = append(jobs, j)
+		}
+	}
+	slices.SortStableFunc(jobs, func(a, b job) int {
+		return cmp.Or(cmp.Compare(a.decision.act, b.decision.act), cmp.Compare(a.reply.Size, b.reply.Size))
+	})
+	return jobs
+}
+
+// askTasks describes the tasks of all runs whose judgement asks for it, a batch a
+// call, and reads the ledger row of those that have none.
+func (s *Sweep) askTasks(ctx context.Context, runs []Run, evidences []evidence, p policy) {
+	byCluster := map[string][]int{}
+	for i, r := range runs {
+		if decide(r, evidences[i], MillisOf(time.Now()), p).act != actAsk {
+			continue
+		}
+		if r.TaskARN != "" {
+			byCluster[r.Cluster] = append(byCluster[r.Cluster], i)
+			continue
+		}
+		evidences[i] = s.askLedger(ctx, r)
+	}
+	for cluster, indexes := range byCluster {
+		for batch := range slices.Chunk(indexes, describeBatch) {
+			s.describeBatch(ctx, cluster, runs, batch, evidences)
+		}
+	}
+}
+
+// askLedger reads the row of a run without a task. One that cannot be read leaves
+// the run unasked, so unexamined.
+func (s *Sweep) askLedger(ctx context.Context, r Run) evidence {
+	if r.Instance == "" {
+		return evidence{asked: true}
+	}
+	row, err := s.Ledger.Row(ctx, r.Instance)
+	switch {
+	case err == nil:
+		return evidence{asked: true, row: &row}
+	case isNotFound(err):
+		return evidence{asked: true}
+	}
+	return evidence{}
+}
+
+// describeBatch fills in what ECS says. A call that failed leaves its runs unknown,
+// and so does one in which every task is missing: that is a wrong cluster or
+// account rather than so many ends at once.
+func (s *Sweep) describeBatch(ctx context.Context, cluster string, runs []Run, batch []int, evidences []evidence) {
+	arns := make([]string, len(batch))
+	for n, i := range batch {
+		arns[n] = runs[i].TaskARN
+		evidences[i] = evidence{asked: true, task: Task{ARN: runs[i].TaskARN}}
+	}
+	slices.Sort(arns)
+	arns = slices.Compact(arns)
+	tasks, err := s.Tasks.Describe(ctx, cluster, arns)
+	if err != nil {
+		s.Logger.ErrorContext(ctx, "describe tasks", "err", err)
+		return
+	}
+	byARN := make(map[string]Task, len(tasks))
+	present := false
+	for _, t := range tasks {
+		byARN[t.ARN] = t
+		present = present || t.Life != TaskMissing
+	}
+	for _, i := range batch {
+		if t, ok := byARN[runs[i].TaskARN]; ok && (present || len(arns) == 1) {
+			evidences[i].task = t
+		}
+	}
+}
+
+// askJournals probes the runs whose judgement still asks for it, in batches, until
+// the sweep takes no new run.
+func (s *Sweep) askJournals(ctx context.Context, runs []Run, evidences []evidence, p policy, begun time.Time, report *SweepReport) {
+	var asking []int
+	for i, r := range runs {
+		if decide(r, evidences[i], MillisOf(time.Now()), p).act == actAsk && evidences[i].asked {
+			asking = append(asking, i)
+		}
+	}
+	batches := slices.Collect(slices.Chunk(asking, s.Limits.ProbeBatch))
+	width := min(s.Limits.ProbeCalls, max(len(batches), 1))
+	var mu sync.Mutex
+	pool(width, len(batches), func(n int) {
+		if time.Since(begun) > s.Limits.NewRunsFor {
+			return
+		}
+		requests := make([]ProbeRequest, len(batches[n]))
+		for k, i := range batches[n] {
+			requests[k] = probeOf(runs[i])
+		}
+		replies := s.Prober.Probe(ctx, s.Rate/float64(width), requests)
+		mu.Lock()
+		defer mu.Unlock()
+		report.Probed += len(requests)
+		for k, i := range batches[n] {
+			if k < len(replies) && replies[k].RunKey == runs[i].RunKey {
+				evidences[i].probe = &replies[k]
+			}
+		}
+	})
+}
+
+func probeOf(r Run) ProbeRequest {
+	return ProbeRequest{
+		RunKey: r.RunKey, Target: targetOf(r), SandboxKey: r.SandboxKey,
+		Nonce: r.Nonce, LogEnd: r.LogEnd, LogTail: r.LogTail,
+	}
+}
+
+func targetOf(r Run) ExecTarget {
+	return ExecTarget{Cluster: r.Cluster, TaskARN: r.TaskARN, Container: r.Container}
+}
+
+// planned reports what enforcing would have done.
+func planned(jobs []job) []RunReport {
+	var out []RunReport
+	for _, j := range jobs {
+		out = append(out, RunReport{RunKey: j.run.RunKey, Outcome: outcomeOf(j.run, j.decision), Reason: j.decision.why})
+	}
+	return out
+}

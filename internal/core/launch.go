@@ -1,0 +1,217 @@
+package core
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Launcher is how a host begins a run: record, task, agent. Each step may be
+// repeated by the same host with the same ids and goes on where it stopped.
+type Launcher struct {
+	Runs         Runs
+	Sandboxes    Sandboxes
+	Ledger       Ledger
+	Transactions SandboxTransactions
+	Tasks        TaskRunner
+	Agents       AgentStarter
+	Queue        ReclaimQueue
+	Limits       Limits
+	Install      string
+}
+
+// RunRequest is what a host wants to run.
+type RunRequest struct {
+	RunKey
+	Thread     ThreadID
+	HostNonce  string // the host's own, the same when it repeats its start
+	Definition string
+	TTLSeconds int64
+	Reclaim    ReclaimKind // what its end owes; none: ReclaimEnd
+	OnLapse    OnLapse
+}
+
+// Launch errors that a host handles by waiting or by choosing another thread.
+var (
+	// ErrLaunchPending: an earlier launch of this run has not been settled yet.
+	ErrLaunchPending = errors.New("an earlier launch is not settled")
+	// ErrSandboxExists: the key has a sandbox; it is to be resumed or reclaimed first.
+	ErrSandboxExists = errors.New("the key has a sandbox")
+)
+
+// Start puts the run's record, attached to this host.
+func (l *Launcher) Start(ctx context.Context, q RunRequest) (Run, error) {
+	switch {
+	case q.Tenant == "" || q.Run == "" || q.Thread == "":
+		return Run{}, fmt.Errorf("start run %q: want a tenant, a run and a thread", q.RunKey.String())
+	case q.HostNonce == "":
+		return Run{}, fmt.Errorf("start run %s: want the host's nonce", q.RunKey)
+	case q.TTLSeconds < 0:
+		return Run{}, fmt.Errorf("start run %s: ttl: want seconds from 0 on, got %d", q.RunKey, q.TTLSeconds)
+	}
+	now := MillisOf(time.Now())
+	until := now.Add(l.Limits.Attachment)
+	if q.Reclaim == ReclaimNone {
+		q.Reclaim = ReclaimEnd
+	}
+	return l.Runs.Create(ctx, Run{
+		RunKey: q.RunKey, Thread: q.Thread, Status: Running, StartedAt: now, Definition: q.Definition,
+		Row: RowLapse, DueAt: until, AttachedUntil: until, Epoch: 1, ClaimNonce: q.HostNonce,
+		Nonce: NewJournalNonce(), TTLSeconds: q.TTLSeconds, Reclaim: q.Reclaim, OnLapse: q.OnLapse,
+	})
+}
+
+// Launch gives the run a task (DESIGN 4.2). Order: the run names the instance; the
+// ledger names it; only then RunTask, under the row's deadline; then one transaction
+// makes the task the key's sandbox and the run's. A crash anywhere leaves a ledger
+// row from which the sweep finds and stops the task.
+func (l *Launcher) Launch(ctx context.Context, r Run, material KeyMaterial, spec TaskSpec) (Run, error) {
+	if r.TaskARN != "" {
+		return r, nil
+	}
+	key := material.Key()
+	if box, err := l.Sandboxes.Sandbox(ctx, key); err == nil && box.Instance != r.Instance {
+		return Run{}, fmt.Errorf("launch run %s: %w", r.RunKey, ErrSandboxExists)
+	} else if err != nil && !isNotFound(err) {
+		return Run{}, fmt.Errorf("launch run %s: %w", r.RunKey, err)
+	}
+	r, err := l.name(ctx, r, key, material.Provider, spec.Cluster)
+	if err != nil {
+		return Run{}, err
+	}
+	row, err := l.intend(ctx, r, key, material.Provider, spec.Cluster)
+	if err != nil {
+		return Run{}, err
+	}
+	arn, err := l.runTask(ctx, row, spec)
+	if err != nil {
+		return Run{}, fmt.Errorf("launch run %s: %w", r.RunKey, err)
+	}
+	return l.bind(ctx, r, row, Sandbox{
+		Key: key, Material: material, Instance: r.Instance, TaskARN: arn, Cluster: spec.Cluster,
+		Container: spec.Container, LatestRun: r.RunKey.Run,
+	})
+}
+
+// name makes sure that the run names an instance whose launch may still happen.
+func (l *Launcher) name(ctx context.Context, r Run, key SandboxKey, provider, cluster string) (Run, error) {
+	if r.Instance != "" {
+		row, err := l.Ledger.Row(ctx, r.Instance)
+		switch {
+		case isNotFound(err):
+			return r, nil // named, and not asked for yet
+		case err != nil:
+			return Run{}, fmt.Errorf("launch run %s: %w", r.RunKey, err)
+		case row.State == LedgerIntent && row.LaunchUntil > MillisOf(time.Now()):
+			return r, nil
+		case row.State == LedgerIntent, row.State == LedgerRunning:
+			return Run{}, fmt.Errorf("launch run %s: %w", r.RunKey, ErrLaunchPending)
+		}
+	}
+	return l.Runs.Update(ctx, r.RunKey, NameInstance{
+		Epoch: r.Epoch, Old: r.Instance, Instance: InstanceID(rand.Text()), Key: key, Provider: provider, Cluster: cluster,
+	})
+}
+
+// intend puts the ledger row, before the task can exist (I6).
+func (l *Launcher) intend(ctx context.Context, r Run, key SandboxKey, provider, cluster string) (LedgerRow, error) {
+	now := MillisOf(time.Now())
+	until := now.Add(l.Limits.LaunchWindow)
+	row, err := l.Ledger.PutIntent(ctx, LedgerRow{
+		Instance: r.Instance, Key: key, Provider: provider, Tenant: r.Tenant, Run: r.RunKey.Run, State: LedgerIntent,
+		LaunchUntil: until, Cluster: cluster, DueAt: until.Add(l.Limits.LaunchLag), UpdatedAt: now,
+	})
+	if err != nil {
+		return LedgerRow{}, fmt.Errorf("launch run %s: %w", r.RunKey, err)
+	}
+	if row.State != LedgerIntent || row.LaunchUntil <= now {
+		return LedgerRow{}, fmt.Errorf("launch run %s: %w", r.RunKey, ErrLaunchPending)
+	}
+	return row, nil
+}
+
+// runTask asks ECS under the row's deadline: no token is used after it.
+func (l *Launcher) runTask(ctx context.Context, row LedgerRow, spec TaskSpec) (string, error) {
+	ctx, cancel := context.WithDeadline(ctx, row.LaunchUntil.Time())
+	defer cancel()
+	spec.Token = string(row.Instance)
+	spec.StartedBy = StartedBy(l.Install, row.Instance)
+	return l.Tasks.Start(ctx, spec)
+}
+
+// bind takes the task into service, or condemns it. Nobody stops a task directly: a
+// refused transaction leaves the task to its ledger row.
+func (l *Launcher) bind(ctx context.Context, r Run, row LedgerRow, box Sandbox) (Run, error) {
+	now := MillisOf(time.Now())
+	box.CreatedAt, box.UpdatedAt = now, now
+	err := l.Transactions.Launch(ctx, Launched{Run: r.RunKey, Epoch: r.Epoch, Sandbox: box, Now: now})
+	if err == nil {
+		return l.Runs.Run(ctx, r.RunKey)
+	}
+	if !Refused(err) {
+		return Run{}, fmt.Errorf("launch run %s: %w", r.RunKey, err)
+	}
+	return Run{}, errors.Join(fmt.Errorf("launch run %s: %w", r.RunKey, err), l.condemn(ctx, row, box.TaskARN))
+}
+
+// condemn hands a task that nobody will use to reclaim. Losing the message only
+// delays it: the row is due.
+func (l *Launcher) condemn(ctx context.Context, row LedgerRow, arn string) error {
+	now := MillisOf(time.Now())
+	_, err := l.Ledger.UpdateRow(ctx, row.Instance, StopLaunch{
+		TaskARN: arn, Why: "launch lost its run", Now: now, DueAt: now.Add(l.Limits.RetryStop),
+	})
+	if Refused(err) { // condemned meanwhile, perhaps without its task
+		_, err = l.Ledger.UpdateRow(ctx, row.Instance, NameTask{TaskARN: arn, Now: now})
+	}
+	if err != nil {
+		return ignoreRefused(err)
+	}
+	return l.Queue.Send(ctx, []ReclaimJob{{Tenant: row.Tenant, Instance: row.Instance, Kind: JobLedger}})
+}
+
+// StartAgent begins the run's agent in its task, once: a repeat only reports. While
+// the task cannot be reached yet it tries again, until ctx ends. input, if not nil,
+// is the agent's stdin.
+func (l *Launcher) StartAgent(ctx context.Context, r Run, agent JournalStart, input []byte) (JournalStarted, error) {
+	agent.Run, agent.Nonce = r.RunKey.Run, r.Nonce
+	agent.Input, agent.InputBytes = input != nil, int64(len(input))
+	for wait := time.Second; ; wait = min(2*wait, 8*time.Second) {
+		started, err := l.Agents.StartAgent(ctx, targetOf(r), agent, input)
+		if err == nil {
+			return started, nil
+		}
+		if _, healing := reasonFor(err); healing != Retry || !waitUntil(ctx, time.Now().Add(wait)) {
+			return JournalStarted{}, fmt.Errorf("start agent of run %s: %w", r.RunKey, err)
+		}
+	}
+}
+
+// AgentStarter begins agents in sandboxes.
+type AgentStarter interface {
+	// StartAgent claims the run in the sandbox and begins its agent, or reports that
+	// the run had been claimed there before. An incomplete answer is an error, and the
+	// agent may have begun.
+	StartAgent(ctx context.Context, target ExecTarget, agent JournalStart, input []byte) (JournalStarted, error)
+}
+
+// JournalStarter is the [AgentStarter] that runs the start script.
+type JournalStarter struct {
+	Exec   Executor
+	Format JournalFormat
+}
+
+// StartAgent runs the script.
+func (s JournalStarter) StartAgent(ctx context.Context, target ExecTarget, agent JournalStart, input []byte) (JournalStarted, error) {
+	script, err := s.Format.StartScript(agent)
+	if err != nil {
+		return JournalStarted{}, err
+	}
+	out, err := s.Exec.Exec(ctx, target, script, input)
+	if err != nil {
+		return JournalStarted{}, err
+	}
+	return ParseStart(out.Stdout)
+}

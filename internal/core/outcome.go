@@ -1,0 +1,64 @@
+package core
+
+// Outcome is what a sweep did with one run. Each asks something else of the
+// operator, or nothing.
+type Outcome string
+
+// The outcomes, with what they ask.
+const (
+	Finalized      Outcome = "finalized"       // the agent had ended; transcript saved, run closed
+	Expired        Outcome = "expired"         // its time was over; the agent was ended
+	Cancelled      Outcome = "cancelled"       // as a user wished
+	Lost           Outcome = "lost"            // its task ended under it: look at the task's reason
+	Died           Outcome = "died"            // its agent died or never began: look at the image
+	Producing      Outcome = "producing"       // the agent works; left alone
+	Unknown        Outcome = "unknown"         // could not tell; left alone. Lasting: look at the reason
+	Held           Outcome = "held"            // would have ended, but is held or frozen
+	BudgetExceeded Outcome = "budget-exceeded" // paused; the next sweep goes on
+	NotClaimed     Outcome = "not-claimed"     // somebody else has it
+	ReclaimFailed  Outcome = "reclaim-failed"  // closed, but its sandbox's end could not be announced yet
+	FailedSweep    Outcome = "failed"          // an error; the next sweep tries again
+)
+
+// Outcomes lists them all; reports count each, zeros too.
+var Outcomes = []Outcome{Finalized, Expired, Cancelled, Lost, Died, Producing, Unknown, Held,
+	BudgetExceeded, NotClaimed, ReclaimFailed, FailedSweep}
+
+// RunReport is the one entry of a run in a sweep's report.
+type RunReport struct {
+	RunKey
+	Outcome     Outcome `json:"outcome"`
+	Status      Status  `json:"status,omitempty"` // terminal, where the sweep closed it
+	ExitCode    *int    `json:"exitCode,omitempty"`
+	BudgetSpent bool    `json:"budgetSpent,omitempty"`
+	Reason      string  `json:"reason,omitempty"` // the evidence
+	Healing     Healing `json:"healing,omitempty"`
+	Error       string  `json:"error,omitempty"`
+}
+
+// SweepReport is what one sweep did.
+type SweepReport struct {
+	Considered int             `json:"considered"`
+	Probed     int             `json:"probed"`
+	Turned     int             `json:"turned"`  // lapses and due cancels turned
+	Resent     int             `json:"resent"`  // reclaim messages sent again
+	Settled    int             `json:"settled"` // ledger rows moved
+	Outcomes   map[Outcome]int `json:"outcomes"`
+	Runs       []RunReport     `json:"runs"`
+	Errors     []string        `json:"errors,omitempty"` // of what concerns no run
+}
+
+func newReport() SweepReport {
+	report := SweepReport{Outcomes: make(map[Outcome]int, len(Outcomes)), Runs: []RunReport{}}
+	for _, o := range Outcomes {
+		report.Outcomes[o] = 0
+	}
+	return report
+}
+
+func (s *SweepReport) add(entries ...RunReport) {
+	for _, e := range entries {
+		s.Outcomes[e.Outcome]++
+		s.Runs = append(s.Runs, e)
+	}
+}

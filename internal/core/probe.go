@@ -1,0 +1,83 @@
+package core
+
+import "context"
+
+// ProbeState is what a probe found out about a run's agent. The zero value is
+// "could not tell" and never leads to anything (I1).
+type ProbeState string
+
+// The states.
+const (
+	ProbeUnknown   ProbeState = ""
+	ProbeProducing ProbeState = "producing"
+	ProbeFinished  ProbeState = "finished"
+)
+
+// ProbeRequest asks whether a run's agent has ended.
+type ProbeRequest struct {
+	RunKey
+	Target     ExecTarget `json:"target"`
+	SandboxKey SandboxKey `json:"sandboxKey"`
+	Nonce      string     `json:"nonce"`
+	LogEnd     int64      `json:"logEnd"`  // bytes of the journal that the log has
+	LogTail    []byte     `json:"logTail"` // the last of them, as the record has them
+}
+
+// ProbeReply is the answer. Reason and Healing tell why the state is unknown.
+type ProbeReply struct {
+	RunKey
+	State   ProbeState `json:"state"`
+	Exit    int        `json:"exit"` // of a finished agent
+	Size    int64      `json:"size"` // of the journal, bytes
+	Healing Healing    `json:"healing,omitempty"`
+	Reason  string     `json:"reason,omitempty"`
+	Stderr  string     `json:"stderr,omitempty"` // its end, of a finished agent
+	// Rest holds the journal from LogEnd up to the agent's last byte, if Whole.
+	Rest  []byte `json:"rest,omitempty"`
+	Whole bool   `json:"whole,omitempty"`
+}
+
+// PageRequest asks for a piece of a run's journal.
+type PageRequest struct {
+	RunKey
+	Target ExecTarget `json:"target"`
+	Nonce  string     `json:"nonce"`
+	From   int64      `json:"from"`
+	Last   []byte     `json:"last"` // the journal's bytes before From, as the record has them
+	// Final says that nothing will be written any more: what might be the beginning
+	// of a sentinel is output after all.
+	Final bool `json:"final,omitempty"`
+}
+
+// PageReply is a piece of the agent's stdout, at most [Limits.Page] bytes from
+// the position asked for. Exit is set when the sentinel follows it directly.
+type PageReply struct {
+	Data []byte `json:"data"`
+	Exit *int   `json:"exit,omitempty"`
+	End  bool   `json:"end,omitempty"` // nothing more was in the journal
+}
+
+// TerminateRequest asks that a run's agent and all its descendants end.
+type TerminateRequest struct {
+	RunKey
+	Target ExecTarget `json:"target"`
+	Nonce  string     `json:"nonce"`
+}
+
+// TerminateReply tells what the termination met.
+type TerminateReply struct {
+	Started bool `json:"started"` // the agent had been started before
+}
+
+// Prober asks and acts inside sandboxes.
+type Prober interface {
+	// Probe answers each request, in order. It never fails: what could not be asked is
+	// unknown, with a reason. rate is how many exec calls a second it may start.
+	Probe(ctx context.Context, rate float64, requests []ProbeRequest) []ProbeReply
+	// Page reads a piece of a journal. An incomplete answer is an error.
+	Page(ctx context.Context, request PageRequest) (PageReply, error)
+	// Terminate takes the start marker, so that no agent may begin any more, ends
+	// the agent with SIGTERM, and after [Limits.StopGrace] with SIGKILL. When it
+	// returns nil no process of the run is left. Doing it again does no harm.
+	Terminate(ctx context.Context, request TerminateRequest) (TerminateReply, error)
+}

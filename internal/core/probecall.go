@@ -1,0 +1,156 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// ProbeCall is one call of the probe function: exactly one of its members.
+type ProbeCall struct {
+	Probe     *ProbeBatch       `json:"probe,omitempty"`
+	Page      *PageRequest      `json:"page,omitempty"`
+	Terminate *TerminateRequest `json:"terminate,omitempty"`
+}
+
+// ProbeBatch asks several runs at once.
+type ProbeBatch struct {
+	Rate     float64        `json:"rate"` // exec calls a second; zero: as fast as they go
+	Requests []ProbeRequest `json:"requests"`
+}
+
+// ProbeAnswer answers a [ProbeCall] with the member of the same name, or with a
+// failure.
+type ProbeAnswer struct {
+	Probe     []ProbeReply    `json:"probe,omitempty"`
+	Page      *PageReply      `json:"page,omitempty"`
+	Terminate *TerminateReply `json:"terminate,omitempty"`
+	Failure   *ProbeFailure   `json:"failure,omitempty"`
+}
+
+// ProbeFailure is why a page or a termination gave no answer; it is unknown, as a
+// probe's reason would be.
+type ProbeFailure struct {
+	Healing Healing `json:"healing"`
+	Reason  string  `json:"reason"`
+}
+
+func (f *ProbeFailure) Error() string { return fmt.Sprintf("probe: %s (%s)", f.Reason, f.Healing) }
+
+// Validate reports what is not as expected.
+func (c ProbeCall) Validate() error {
+	given := 0
+	var requests []ProbeRequest
+	if c.Probe != nil {
+		given++
+		requests = c.Probe.Requests
+	}
+	if c.Page != nil {
+		given++
+		requests = append(requests, ProbeRequest{RunKey: c.Page.RunKey, Target: c.Page.Target, LogEnd: c.Page.From})
+	}
+	if c.Terminate != nil {
+		given++
+		requests = append(requests, ProbeRequest{RunKey: c.Terminate.RunKey, Target: c.Terminate.Target})
+	}
+	if given != 1 {
+		return fmt.Errorf("probe call: want exactly one of probe, page and terminate, got %d", given)
+	}
+	for _, q := range requests {
+		if err := q.validate(); err != nil {
+			return fmt.Errorf("probe call: %w", err)
+		}
+	}
+	return nil
+}
+
+func (q ProbeRequest) validate() error {
+	switch {
+	case q.Tenant == "" || q.Run == "":
+		return fmt.Errorf("want a tenant and a run, got %q", q.RunKey.String())
+	case q.Target.TaskARN == "" || q.Target.Container == "":
+		return fmt.Errorf("run %s: target: want a task ARN and a container, got %q and %q", q.RunKey, q.Target.TaskARN, q.Target.Container)
+	case q.LogEnd < 0:
+		return fmt.Errorf("run %s: want a position from 0 on, got %d", q.RunKey, q.LogEnd)
+	}
+	return nil
+}
+
+// ServeProbe answers one call of the probe function. It fails only for a call that
+// is malformed: unknown is an answer.
+func ServeProbe(ctx context.Context, p Prober, call ProbeCall) (ProbeAnswer, error) {
+	if err := call.Validate(); err != nil {
+		return ProbeAnswer{}, err
+	}
+	switch {
+	case call.Probe != nil:
+		return ProbeAnswer{Probe: p.Probe(ctx, call.Probe.Rate, call.Probe.Requests)}, nil
+	case call.Page != nil:
+		page, err := p.Page(ctx, *call.Page)
+		return ProbeAnswer{Page: &page, Failure: failureOf(err)}, nil
+	}
+	done, err := p.Terminate(ctx, *call.Terminate)
+	return ProbeAnswer{Terminate: &done, Failure: failureOf(err)}, nil
+}
+
+func failureOf(err error) *ProbeFailure {
+	if err == nil {
+		return nil
+	}
+	reason, healing := reasonFor(err)
+	return &ProbeFailure{Healing: healing, Reason: reason}
+}
+
+// ProbeCaller carries calls to the probe function.
+type ProbeCaller interface {
+	// Call returns the function's answer. An answer that did not come, or is not one,
+	// is an error.
+	Call(ctx context.Context, call ProbeCall) (ProbeAnswer, error)
+}
+
+// RemoteProber is a [Prober] that asks the probe function.
+type RemoteProber struct{ Caller ProbeCaller }
+
+// Probe asks one batch. A call that failed leaves all of it unknown, to be tried
+// again.
+func (p RemoteProber) Probe(ctx context.Context, rate float64, requests []ProbeRequest) []ProbeReply {
+	answer, err := p.Caller.Call(ctx, ProbeCall{Probe: &ProbeBatch{Rate: rate, Requests: requests}})
+	if err == nil && len(answer.Probe) == len(requests) {
+		return answer.Probe
+	}
+	replies := make([]ProbeReply, len(requests))
+	for i, q := range requests {
+		replies[i] = unknownReply(q, &JournalError{Op: "probe", Healing: Retry, Reason: "probe-call-failed"})
+	}
+	return replies
+}
+
+// Page reads a piece of a journal.
+func (p RemoteProber) Page(ctx context.Context, q PageRequest) (PageReply, error) {
+	answer, err := p.Caller.Call(ctx, ProbeCall{Page: &q})
+	switch {
+	case err != nil:
+		return PageReply{}, fmt.Errorf("page of run %s: %w", q.RunKey, err)
+	case answer.Failure != nil:
+		return PageReply{}, fmt.Errorf("page of run %s: %w", q.RunKey, answer.Failure)
+	case answer.Page == nil:
+		return PageReply{}, errNoAnswer
+	}
+	return *answer.Page, nil
+}
+
+// Terminate ends a run's agent.
+func (p RemoteProber) Terminate(ctx context.Context, q TerminateRequest) (TerminateReply, error) {
+	answer, err := p.Caller.Call(ctx, ProbeCall{Terminate: &q})
+	switch {
+	case err != nil:
+		return TerminateReply{}, fmt.Errorf("terminate run %s: %w", q.RunKey, err)
+	case answer.Failure != nil:
+		return TerminateReply{}, fmt.Errorf("terminate run %s: %w", q.RunKey, answer.Failure)
+	case answer.Terminate == nil:
+		return TerminateReply{}, errNoAnswer
+	}
+	return *answer.Terminate, nil
+}
+
+var errNoAnswer = errors.New("probe: the function's answer lacks what was asked for")

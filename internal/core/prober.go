@@ -1,0 +1,184 @@
+package core
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// JournalProber answers [Prober]'s questions by scripts that it runs in the
+// sandboxes. It is the use case of the probe function.
+type JournalProber struct {
+	Exec      Executor
+	Sandboxes Sandboxes
+	Format    JournalFormat
+	Limits    Limits
+}
+
+// Probe asks each run's journal, at most ProbeWidth at a time and started no
+// faster than rate a second.
+func (p *JournalProber) Probe(ctx context.Context, rate float64, requests []ProbeRequest) []ProbeReply {
+	replies := make([]ProbeReply, len(requests))
+	begun := time.Now()
+	pool(p.Limits.ProbeWidth, len(requests), func(i int) {
+		replies[i] = unknownReply(requests[i], &JournalError{Op: "probe", Healing: Retry, Reason: "no-time-left"})
+		if waitUntil(ctx, begun.Add(paced(i, rate))) {
+			replies[i] = p.probe(ctx, requests[i])
+		}
+	})
+	return replies
+}
+
+// paced is when the nth call of rate a second may start.
+func paced(n int, rate float64) time.Duration {
+	if rate <= 0 {
+		return 0
+	}
+	return time.Duration(float64(n) / rate * float64(time.Second))
+}
+
+func waitUntil(ctx context.Context, at time.Time) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(time.Until(at)):
+		return ctx.Err() == nil
+	}
+}
+
+func (p *JournalProber) probe(ctx context.Context, q ProbeRequest) ProbeReply {
+	if err := p.free(ctx, q.SandboxKey); err != nil {
+		return unknownReply(q, err)
+	}
+	script, err := p.Format.ProbeScript(q.Run, q.Nonce, q.LogEnd)
+	if err != nil {
+		return unknownReply(q, err)
+	}
+	out, err := p.Exec.Exec(ctx, q.Target, script, nil)
+	if err != nil {
+		return unknownReply(q, err)
+	}
+	return p.read(q, p.Format.ParseProbe(q.Nonce, out.Stdout))
+}
+
+// read turns the script's answer into the reply.
+func (p *JournalProber) read(q ProbeRequest, answer JournalProbe) ProbeReply {
+	reply := ProbeReply{
+		RunKey: q.RunKey, State: ProbeState(answer.State), Exit: answer.Exit, Size: answer.Size,
+		Healing: answer.Healing, Reason: answer.Reason,
+	}
+	if answer.State != JournalFinished {
+		return reply
+	}
+	reply.Stderr = p.endOf(answer.Stderr)
+	if page, ok := answer.Page(); ok {
+		if piece, ok := page.After(q.LogEnd, q.LogTail); ok {
+			if cut := p.Format.Cut(q.Nonce, piece, EdgeEnd); cut.Sealed {
+				reply.Rest, reply.Whole, reply.Exit = piece[:cut.Append], true, cut.Exit
+			}
+		}
+	}
+	return reply
+}
+
+// free refuses a container that a long exec user has: one session at a time, over
+// all functions.
+func (p *JournalProber) free(ctx context.Context, key SandboxKey) error {
+	if key == "" {
+		return nil
+	}
+	box, err := p.Sandboxes.Sandbox(ctx, key)
+	switch {
+	case isNotFound(err):
+		return nil
+	case err != nil:
+		return &JournalError{Op: "probe", Healing: Retry, Reason: "sandbox-unreadable"}
+	case box.ExecUntil > MillisOf(time.Now()):
+		return &JournalError{Op: "probe", Healing: Retry, Reason: "busy"}
+	}
+	return nil
+}
+
+// endOf is the end of stderr as an error message shows it: valid UTF-8, trimmed,
+// at most StderrTail characters.
+func (p *JournalProber) endOf(stderr []byte) string {
+	text := strings.TrimSpace(strings.ToValidUTF8(string(stderr), string(utf8.RuneError)))
+	runes := []rune(text)
+	return string(runes[max(0, len(runes)-p.Limits.StderrTail):])
+}
+
+func unknownReply(q ProbeRequest, err error) ProbeReply {
+	reason, healing := reasonFor(err)
+	return ProbeReply{RunKey: q.RunKey, State: ProbeUnknown, Reason: reason, Healing: healing}
+}
+
+// reasonFor words why a question got no answer.
+func reasonFor(err error) (string, Healing) {
+	if e, ok := errors.AsType[*ExecError](err); ok {
+		return e.Reason, e.Healing
+	}
+	if e, ok := errors.AsType[*JournalError](err); ok {
+		return e.Reason, e.Healing
+	}
+	return err.Error(), Configuration
+}
+
+// Page reads a piece of a journal and cuts it where the agent's output ends.
+func (p *JournalProber) Page(ctx context.Context, q PageRequest) (PageReply, error) {
+	script, err := p.Format.PageScript(q.Run, q.From, p.Limits.Page)
+	if err != nil {
+		return PageReply{}, err
+	}
+	out, err := p.Exec.Exec(ctx, q.Target, script, nil)
+	if err != nil {
+		return PageReply{}, err
+	}
+	page, err := ParsePage(out.Stdout)
+	if err != nil {
+		return PageReply{}, err
+	}
+	if !page.Present && q.From == 0 {
+		return PageReply{End: true}, nil
+	}
+	piece, ok := page.After(q.From, q.Last)
+	if !ok {
+		return PageReply{}, &JournalError{Op: "page", Healing: Retry, Reason: "rewritten"}
+	}
+	edge := EdgeMore
+	if page.ToEnd() {
+		edge = EdgeEnd
+		if q.Final {
+			edge = EdgeFinal
+		}
+	}
+	cut := p.Format.Cut(q.Nonce, piece, edge)
+	reply := PageReply{Data: bytes.Clone(piece[:cut.Append]), End: page.ToEnd()}
+	if cut.Sealed {
+		reply.Exit = new(cut.Exit)
+	}
+	return reply, nil
+}
+
+// Terminate ends a run's agent.
+func (p *JournalProber) Terminate(ctx context.Context, q TerminateRequest) (TerminateReply, error) {
+	script, err := p.Format.TerminateScript(q.Run, q.Nonce, p.Limits.StopGrace)
+	if err != nil {
+		return TerminateReply{}, err
+	}
+	out, err := p.Exec.Exec(ctx, q.Target, script, nil)
+	if err != nil {
+		return TerminateReply{}, err
+	}
+	done, err := ParseTerminate(out.Stdout)
+	if err != nil {
+		return TerminateReply{}, fmt.Errorf("terminate run %s: %w", q.RunKey, err)
+	}
+	if done.Left > 0 {
+		return TerminateReply{}, &JournalError{Op: "terminate", Healing: Retry, Reason: "processes-left"}
+	}
+	return TerminateReply{Started: !done.Prevented}, nil
+}

@@ -1,0 +1,96 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+func isNotFound(err error) bool { return errors.Is(err, ErrNotFound) }
+
+// settle moves what is due among sandboxes: idle ones are announced, and open
+// ledger rows get their task, their message or their end (DESIGN 4.2).
+func (s *Sweep) settle(ctx context.Context, due []DueSandbox, report *SweepReport) {
+	var jobs []ReclaimJob
+	for _, d := range due {
+		var job *ReclaimJob
+		var err error
+		if d.Instance != "" {
+			job, err = s.settleRow(ctx, d.Instance, report)
+		} else {
+			job, err = s.settleIdle(ctx, d.Key)
+		}
+		switch {
+		case err != nil && !Refused(err) && !isNotFound(err):
+			report.Errors = append(report.Errors, err.Error())
+		case job != nil:
+			jobs = append(jobs, *job)
+		}
+	}
+	s.send(ctx, jobs, report)
+}
+
+func (s *Sweep) settleIdle(ctx context.Context, key SandboxKey) (*ReclaimJob, error) {
+	box, err := s.Sandboxes.Sandbox(ctx, key)
+	if err != nil || box.DueAt == 0 || box.DueAt > MillisOf(time.Now()) {
+		return nil, err
+	}
+	return &ReclaimJob{Tenant: box.Material.Tenant, Key: key, Instance: box.Instance, Kind: JobDue}, nil
+}
+
+// settleRow looks at one open row. A launch that turns up late is condemned, never
+// taken into service: whoever asked for it has given up.
+func (s *Sweep) settleRow(ctx context.Context, id InstanceID, report *SweepReport) (*ReclaimJob, error) {
+	now := MillisOf(time.Now())
+	row, err := s.Ledger.Row(ctx, id)
+	if err != nil || row.DueAt == 0 || row.DueAt > now {
+		return nil, err
+	}
+	if row.State == LedgerStopping && row.TaskARN != "" {
+		return &ReclaimJob{Tenant: row.Tenant, Instance: id, Kind: JobLedger}, nil
+	}
+	if row.State != LedgerIntent && row.State != LedgerStopping {
+		return nil, nil
+	}
+	arn, err := s.findTask(ctx, row)
+	if err != nil {
+		return nil, err
+	}
+	over := now >= row.LaunchUntil.Add(s.Limits.LaunchLag)
+	var t LedgerTransition
+	switch {
+	case arn != "" && row.State == LedgerStopping:
+		t = NameTask{TaskARN: arn, Now: now}
+	case arn != "" && over:
+		t = StopLaunch{TaskARN: arn, Why: "late launch", Now: now, DueAt: now.Add(s.Limits.RetryStop)}
+	case over:
+		t = CloseRow{From: row.State, Why: "no task was launched", Now: now}
+	default:
+		t = Postpone{State: row.State, Attempts: row.Attempts, DueAt: now.Add(s.Limits.RetryStop)}
+	}
+	moved, err := s.Ledger.UpdateRow(ctx, id, t)
+	if err != nil {
+		return nil, err
+	}
+	report.Settled++
+	if moved.State == LedgerStopping && moved.TaskARN != "" {
+		return &ReclaimJob{Tenant: row.Tenant, Instance: id, Kind: JobLedger}, nil
+	}
+	return nil, nil
+}
+
+// findTask asks ECS for the task of a row whose RunTask answer was lost.
+func (s *Sweep) findTask(ctx context.Context, row LedgerRow) (string, error) {
+	arns, err := s.Tasks.StartedBy(ctx, row.Cluster, StartedBy(s.Install, row.Instance))
+	if err != nil {
+		return "", err
+	}
+	switch len(arns) {
+	case 0:
+		return "", nil
+	case 1:
+		return arns[0], nil
+	}
+	return "", fmt.Errorf("find task of instance %s: want at most one, ECS lists %d", row.Instance, len(arns))
+}

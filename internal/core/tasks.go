@@ -1,0 +1,71 @@
+package core
+
+import (
+	"context"
+	"fmt"
+)
+
+// TaskLife is what ECS says of a task. The zero value is "no answer".
+type TaskLife string
+
+// The lives of a task. Only Gone may end a run or close a ledger row.
+const (
+	TaskUnknown TaskLife = ""
+	TaskLives   TaskLife = "lives"   // pending, activating, running
+	TaskLeaving TaskLife = "leaving" // desired STOPPED, not yet STOPPED
+	TaskGone    TaskLife = "gone"    // STOPPED, or its container has exited
+	TaskMissing TaskLife = "missing" // ECS does not know it; see [Limits.MissingGrace]
+)
+
+// Task is one task as ECS describes it.
+type Task struct {
+	ARN      string
+	Life     TaskLife
+	StopCode string // of a stopped task, ECS's own word
+	Reason   string // ECS's text
+	Exit     *int   // of the agent's container, where ECS says
+}
+
+// TaskDescriber asks ECS about tasks.
+type TaskDescriber interface {
+	// Describe answers for each ARN, at most 100 of one cluster; those that ECS does
+	// not know come back missing. An answer that is not whole is an error.
+	Describe(ctx context.Context, cluster string, arns []string) ([]Task, error)
+	// StartedBy lists the ARNs of the tasks, pending and running, that were started
+	// under that name, all pages.
+	StartedBy(ctx context.Context, cluster, startedBy string) ([]string, error)
+}
+
+// TaskStopper stops tasks.
+type TaskStopper interface {
+	// Stop asks ECS to stop a task and returns it as ECS then describes it. A task
+	// that is stopping or stopped already is success; one that ECS does not know comes
+	// back missing.
+	Stop(ctx context.Context, cluster, arn, reason string) (Task, error)
+}
+
+// TaskSpec is a task to start.
+type TaskSpec struct {
+	Cluster        string
+	TaskDefinition string
+	Container      string // the agent's, in the task definition
+	Subnets        []string
+	SecurityGroups []string
+	AssignPublicIP bool
+	Token          string // client token: the instance id
+	StartedBy      string
+	Tags           map[string]string
+}
+
+// TaskRunner starts tasks.
+type TaskRunner interface {
+	// Start asks for one task, with ECS Exec on, and returns its ARN. The same token
+	// with the same specification gives the same task.
+	Start(ctx context.Context, spec TaskSpec) (arn string, err error)
+}
+
+// StartedBy is the name under which an installation starts the task of an
+// instance; it finds the task again when RunTask's answer was lost.
+func StartedBy(install string, id InstanceID) string {
+	return fmt.Sprintf("%s/%s", install, id)
+}

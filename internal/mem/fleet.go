@@ -1,0 +1,388 @@
+package mem
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+// Fleet is an ECS cluster in memory: tasks, and in them agents that write
+// journals. Its processes' views answer core's task, probe and agent ports. It
+// accuses a caller that stops a task which a live run is bound to.
+type Fleet struct {
+	store *Store
+	mu    sync.Mutex
+	tasks map[string]*fleetTask
+	next  int
+}
+
+type fleetTask struct {
+	arn, token, startedBy string
+	life                  core.TaskLife
+	reason                string
+	agents                map[core.RunID]*fleetAgent
+}
+
+// fleetAgent is one run's agent. Without a journal it has not begun.
+type fleetAgent struct {
+	begun, alive, blocked bool
+	nonce                 string
+	stdout                []byte
+	exit                  *int
+}
+
+// NewFleet returns an empty cluster beside a store.
+func NewFleet(s *Store) *Fleet { return &Fleet{store: s, tasks: map[string]*fleetTask{}} }
+
+// View is the cluster as one process reaches it: through the same gate as the
+// stores.
+type View struct {
+	*Fleet
+	p *Process
+}
+
+var (
+	_ core.TaskDescriber = View{}
+	_ core.TaskStopper   = View{}
+	_ core.TaskRunner    = View{}
+	_ core.Prober        = View{}
+	_ core.AgentStarter  = View{}
+)
+
+// View returns a process's view.
+func (f *Fleet) View(p *Process) View { return View{Fleet: f, p: p} }
+
+// call passes do through the process's gate, under the fleet's lock.
+func (v View) call(ctx context.Context, name string, do func() error) error {
+	return v.p.Call(ctx, name, func() error {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		return do()
+	})
+}
+
+// Start runs a task, once for each token.
+func (v View) Start(ctx context.Context, spec core.TaskSpec) (string, error) {
+	var arn string
+	err := v.call(ctx, "run task", func() error {
+		arn = v.run(spec.Token, spec.StartedBy)
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return arn, nil
+}
+
+func (f *Fleet) run(token, startedBy string) string {
+	for _, t := range f.tasks {
+		if t.token == token {
+			return t.arn
+		}
+	}
+	f.next++
+	arn := fmt.Sprintf("arn:aws:ecs:local:000000000000:task/c/%04d", f.next)
+	f.tasks[arn] = &fleetTask{arn: arn, token: token, startedBy: startedBy, life: core.TaskLives, agents: map[core.RunID]*fleetAgent{}}
+	return arn
+}
+
+// Describe answers for each ARN.
+func (v View) Describe(ctx context.Context, _ string, arns []string) ([]core.Task, error) {
+	var out []core.Task
+	err := v.call(ctx, "describe tasks", func() error {
+		for _, arn := range arns {
+			out = append(out, v.describe(arn))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (f *Fleet) describe(arn string) core.Task {
+	t, ok := f.tasks[arn]
+	if !ok {
+		return core.Task{ARN: arn, Life: core.TaskMissing}
+	}
+	return core.Task{ARN: arn, Life: t.life, Reason: t.reason}
+}
+
+// StartedBy lists living tasks.
+func (v View) StartedBy(ctx context.Context, _, startedBy string) ([]string, error) {
+	var out []string
+	err := v.call(ctx, "list tasks", func() error {
+		for _, t := range v.tasks {
+			if t.startedBy == startedBy && t.life == core.TaskLives {
+				out = append(out, t.arn)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// Stop ends a task at once.
+func (v View) Stop(ctx context.Context, _, arn, reason string) (core.Task, error) {
+	var out core.Task
+	err := v.call(ctx, "stop task", func() error {
+		v.accuseStop(arn)
+		v.end(arn, reason)
+		out = v.describe(arn)
+		return nil
+	})
+	if err != nil {
+		return core.Task{}, err
+	}
+	return out, nil
+}
+
+// accuseStop: nobody stops a task that a live run is bound to (I1, I7).
+func (f *Fleet) accuseStop(arn string) {
+	f.store.t.Helper()
+	for key, r := range f.store.State().Runs {
+		if r.TaskARN == arn && !r.Status.Terminal() {
+			f.store.t.Errorf("fleet: StopTask on %s, to which the live run %s is bound (I7)", arn, key)
+		}
+	}
+}
+
+func (f *Fleet) end(arn, reason string) {
+	t, ok := f.tasks[arn]
+	if !ok || t.life == core.TaskGone {
+		return
+	}
+	t.life, t.reason = core.TaskGone, reason
+	for _, a := range t.agents {
+		a.alive = false
+	}
+}
+
+// KillTask lets a task die by itself.
+func (f *Fleet) KillTask(arn string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.end(arn, "it died by itself")
+}
+
+// Forget makes ECS not know a task any more.
+func (f *Fleet) Forget(arn string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.tasks, arn)
+}
+
+// StartAgent claims the run in its task and begins its agent, once. It accuses a
+// host that begins the agent of a run that has ended.
+func (v View) StartAgent(ctx context.Context, target core.ExecTarget, agent core.JournalStart, _ []byte) (core.JournalStarted, error) {
+	var out core.JournalStarted
+	err := v.call(ctx, "start agent", func() error {
+		t, err := v.reach(target.TaskARN)
+		if err != nil {
+			return err
+		}
+		a := t.agent(agent.Run)
+		out = core.JournalStarted{Already: a.begun || a.blocked, Wrapper: core.WrapperAlive}
+		if !out.Already {
+			a.begun, a.alive, a.nonce = true, true, agent.Nonce
+		}
+		return nil
+	})
+	if err != nil {
+		return core.JournalStarted{}, err
+	}
+	return out, nil
+}
+
+func (t *fleetTask) agent(run core.RunID) *fleetAgent {
+	if t.agents[run] == nil {
+		t.agents[run] = &fleetAgent{}
+	}
+	return t.agents[run]
+}
+
+// reach is the task, if an exec session can reach it.
+func (f *Fleet) reach(arn string) (*fleetTask, error) {
+	t, ok := f.tasks[arn]
+	if !ok || t.life != core.TaskLives {
+		return nil, &core.ExecError{Target: core.ExecTarget{TaskARN: arn}, Healing: core.Retry, Reason: "target-not-connected"}
+	}
+	return t, nil
+}
+
+// Write lets a run's agent write to its stdout.
+func (f *Fleet) Write(run core.RunID, text string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	a := f.agentOf(run)
+	a.stdout = append(a.stdout, text...)
+}
+
+// Exit lets a run's agent end with a status.
+func (f *Fleet) Exit(run core.RunID, status int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	a := f.agentOf(run)
+	if a.alive {
+		a.alive, a.exit = false, new(status)
+	}
+}
+
+// Alive reports whether a run's agent lives.
+func (f *Fleet) Alive(run core.RunID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.agentOf(run).alive
+}
+
+// Running lists the tasks that cost money, in order.
+func (f *Fleet) Running() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []string
+	for arn, t := range f.tasks {
+		if t.life == core.TaskLives {
+			out = append(out, arn)
+		}
+	}
+	slices.SortFunc(out, cmp.Compare[string])
+	return out
+}
+
+// CheckTasks reports every task that runs without an open ledger row of its own:
+// a leak (I6).
+func (f *Fleet) CheckTasks() {
+	f.store.t.Helper()
+	rows := f.store.State().Rows
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for arn, t := range f.tasks {
+		row, ok := rows[core.InstanceID(t.token)]
+		if t.life == core.TaskLives && (!ok || row.State == core.LedgerClosed) {
+			f.store.t.Errorf("fleet: task %s runs without an open ledger row (I6)", arn)
+		}
+	}
+}
+
+// agentOf finds a run's agent in whichever task it is; a new one if in none.
+func (f *Fleet) agentOf(run core.RunID) *fleetAgent {
+	for _, t := range f.tasks {
+		if a := t.agents[run]; a != nil {
+			return a
+		}
+	}
+	return &fleetAgent{}
+}
+
+// journal is the file as the wrapper leaves it.
+func (a *fleetAgent) journal() []byte {
+	if a.exit == nil {
+		return a.stdout
+	}
+	line := "\n" + core.DefaultJournal.Sentinel(a.nonce, *a.exit) + "\n"
+	return append(slices.Clone(a.stdout), line...)
+}
+
+// Probe answers from the agents' journals.
+func (v View) Probe(ctx context.Context, _ float64, requests []core.ProbeRequest) []core.ProbeReply {
+	out := make([]core.ProbeReply, len(requests))
+	for i, q := range requests {
+		err := v.call(ctx, "probe", func() error {
+			t, err := v.reach(q.Target.TaskARN)
+			if err == nil {
+				out[i] = t.agent(q.Run).probe(q)
+			}
+			return err
+		})
+		if err != nil {
+			out[i] = core.ProbeReply{RunKey: q.RunKey, Healing: core.Retry, Reason: "fault"}
+		}
+	}
+	return out
+}
+
+func (a *fleetAgent) probe(q core.ProbeRequest) core.ProbeReply {
+	reply := core.ProbeReply{RunKey: q.RunKey, State: core.ProbeProducing, Size: int64(len(a.journal()))}
+	if a.exit == nil || a.nonce != q.Nonce {
+		return reply
+	}
+	reply.State, reply.Exit = core.ProbeFinished, *a.exit
+	if *a.exit != 0 {
+		reply.Stderr = "it failed"
+	}
+	if rest := a.journal()[q.LogEnd:]; len(rest) <= core.JournalRest {
+		cut := core.DefaultJournal.Cut(q.Nonce, rest, core.EdgeEnd)
+		reply.Rest, reply.Whole = slices.Clone(rest[:cut.Append]), cut.Sealed
+	}
+	return reply
+}
+
+// fleetPage is the largest page of a journal: small, so that drains take several.
+const fleetPage = 64 << 10
+
+// Page reads a piece of a journal.
+func (v View) Page(ctx context.Context, q core.PageRequest) (core.PageReply, error) {
+	var out core.PageReply
+	err := v.call(ctx, "page", func() error {
+		t, err := v.reach(q.Target.TaskARN)
+		if err != nil {
+			return err
+		}
+		out = page(t.agent(q.Run).journal(), q)
+		return nil
+	})
+	if err != nil {
+		return core.PageReply{}, err
+	}
+	return out, nil
+}
+
+func page(journal []byte, q core.PageRequest) core.PageReply {
+	piece := journal[min(q.From, int64(len(journal))):]
+	edge := core.EdgeEnd
+	if q.Final {
+		edge = core.EdgeFinal
+	}
+	if len(piece) > fleetPage {
+		piece, edge = piece[:fleetPage], core.EdgeMore
+	}
+	cut := core.DefaultJournal.Cut(q.Nonce, piece, edge)
+	out := core.PageReply{Data: slices.Clone(piece[:cut.Append]), End: edge != core.EdgeMore}
+	if cut.Sealed {
+		out.Exit = new(cut.Exit)
+	}
+	return out
+}
+
+// Terminate ends a run's agent. One whose stdout says that it traps the signal
+// ends with status 0, any other is killed without a sentinel.
+func (v View) Terminate(ctx context.Context, q core.TerminateRequest) (core.TerminateReply, error) {
+	var out core.TerminateReply
+	err := v.call(ctx, "terminate", func() error {
+		t, err := v.reach(q.Target.TaskARN)
+		if err != nil {
+			return err
+		}
+		a := t.agent(q.Run)
+		out.Started = a.begun
+		if !a.begun {
+			a.blocked = true
+		}
+		if a.alive && strings.Contains(string(a.stdout), "traps") {
+			a.exit = new(0)
+		}
+		a.alive = false
+		return nil
+	})
+	return out, err
+}
