@@ -17,6 +17,7 @@ import (
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsschedulertargets"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awssqs"
 	"github.com/aws/constructs-go/constructs/v10"
+	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
@@ -128,7 +129,7 @@ func (k *keeper) stores() {
 		EnforceSSL: new(true),
 		// Six times the consumer's timeout: a batch that is still being worked on
 		// must not be handed out again.
-		VisibilityTimeout: duration(6 * names.ReclaimTimeout),
+		VisibilityTimeout: duration(6 * core.DefaultLimits.ReclaimTimeout),
 		RetentionPeriod:   awscdk.Duration_Days(new(4.0)),
 		DeadLetterQueue:   &awssqs.DeadLetterQueue{Queue: k.dead, MaxReceiveCount: new(5.0)},
 	})
@@ -203,7 +204,7 @@ func (k *keeper) probe() awslambda.Function {
 	return function(k.Stack, k.props, functionSpec{
 		name:     names.Probe,
 		about:    "Asks sandboxes' journals by ECS Exec whether their agents ended",
-		timeout:  names.ProbeTimeout,
+		timeout:  core.DefaultLimits.ProbeTimeout,
 		memoryMB: 512,
 		env:      map[names.Key]*string{names.SandboxesTable: k.sandboxes.TableName()},
 		local:    k.endpoints,
@@ -215,7 +216,7 @@ func (k *keeper) reclaim() awslambda.Function {
 	f := function(k.Stack, k.props, functionSpec{
 		name:     names.Reclaim,
 		about:    "Stops the tasks of ended runs, or marks them idle",
-		timeout:  names.ReclaimTimeout,
+		timeout:  core.DefaultLimits.ReclaimTimeout,
 		memoryMB: 256,
 		env: map[names.Key]*string{
 			names.RunsTable:      k.runs.TableName(),
@@ -240,7 +241,7 @@ func (k *keeper) reap(probe awslambda.Function) awslambda.Function {
 	return function(k.Stack, k.props, functionSpec{
 		name:     names.Reap,
 		about:    "Finds detached runs whose agents ended, finishes them, hands their sandboxes to reclaim",
-		timeout:  names.ReapTimeout,
+		timeout:  core.DefaultLimits.SweepTimeout,
 		memoryMB: 512,
 		env: map[names.Key]*string{
 			names.RunsTable:      k.runs.TableName(),

@@ -13,6 +13,7 @@ import (
 
 	"github.com/aws/aws-cdk-go/awscdk/v2"
 	"github.com/aws/jsii-runtime-go"
+	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
@@ -301,7 +302,12 @@ func TestTaskEvents(t *testing.T) {
 }
 
 func TestFunctions(t *testing.T) {
-	timeouts := map[names.Function]float64{names.Reap: 120, names.Probe: 60, names.Reclaim: 60}
+	limits := core.DefaultLimits
+	timeouts := map[names.Function]float64{
+		names.Reap:    limits.SweepTimeout.Seconds(),
+		names.Probe:   limits.ProbeTimeout.Seconds(),
+		names.Reclaim: limits.ReclaimTimeout.Seconds(),
+	}
 	for _, f := range names.Functions {
 		r := production.one(t, "AWS::Lambda::Function", string(f)).Properties
 		same(t, string(f)+" runtime", r["Runtime"], "provided.al2023")
@@ -317,6 +323,35 @@ func TestFunctions(t *testing.T) {
 	}
 	for id, r := range production.all(t, "AWS::Logs::LogGroup") {
 		same(t, id+" retention", r.Properties["RetentionInDays"], 30)
+	}
+}
+
+// TestEventsAreWhatTheStackSends: the files that functions are tested with.
+func TestEventsAreWhatTheStackSends(t *testing.T) {
+	var sent, tick properties
+	schedule := production.one(t, "AWS::Scheduler::Schedule", names.TickSchedule)
+	if err := json.Unmarshal([]byte(flat(at(schedule.Properties, "Target", "Input"))), &sent); err != nil {
+		t.Fatal(err)
+	}
+	event(t, "reap-tick.json", &tick)
+	same(t, "keys of the tick", slices.Sorted(maps.Keys(tick)), slices.Sorted(maps.Keys(sent)))
+	same(t, "source of the tick", tick["source"], sent["source"])
+	var stopped properties
+	event(t, "reap-task-stopped.json", &stopped)
+	pattern := at(production.one(t, "AWS::Events::Rule", "task-stopped").Properties, "EventPattern")
+	same(t, "source of the task event", []any{stopped["source"]}, at(pattern, "source"))
+	same(t, "detail type of the task event", []any{stopped["detail-type"]}, at(pattern, "detail-type"))
+	same(t, "status of the task event", []any{at(stopped, "detail", "lastStatus")}, at(pattern, "detail", "lastStatus"))
+}
+
+func event(t *testing.T, file string, into any) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", "events", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		t.Fatalf("%s: %v", file, err)
 	}
 }
 

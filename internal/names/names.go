@@ -4,8 +4,6 @@
 // of ours, so that anything may read it, and it decides nothing.
 package names
 
-import "time"
-
 // Function is the short name of a Lambda function: its folder under functions/
 // and under dist/, and the last part of its deployed name.
 type Function string
@@ -54,14 +52,6 @@ const (
 const (
 	ParamEndpoint    = "Endpoint"
 	ParamEndpointECS = "EndpointEcs"
-)
-
-// How long one invocation may take. The queue's visibility timeout is six times
-// reclaim's; reap's leaves room for its last run after it takes no new one.
-const (
-	ReapTimeout    = 120 * time.Second
-	ProbeTimeout   = 60 * time.Second
-	ReclaimTimeout = 60 * time.Second
 )
 
 // Output is the key of a stack output.
