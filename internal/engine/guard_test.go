@@ -31,7 +31,7 @@ func TestGuard(t *testing.T) {
 		{"a role is refused", "AWS_ROLE_ARN=arn:aws:iam::1:role/x", "AWS_ROLE_ARN is set"},
 		{"container credentials are refused", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI=/x", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI is set"},
 		{"ignored endpoints are refused", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS=true", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is set"},
-		{"a configuration file is refused", "AWS_CONFIG_FILE=/home/me/.aws/config", "AWS_CONFIG_FILE is not"},
+		{"a configuration file is refused", "AWS_CONFIG_FILE=/etc/aws/config", "AWS_CONFIG_FILE is not"},
 		{"a credentials file is refused", "AWS_SHARED_CREDENTIALS_FILE=", "AWS_SHARED_CREDENTIALS_FILE is not"},
 		{"instance metadata is refused", "AWS_EC2_METADATA_DISABLED=false", "AWS_EC2_METADATA_DISABLED is not"},
 	}
