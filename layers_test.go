@@ -21,7 +21,7 @@ import (
 const module = "github.com/sandkeeper/sandkeeper"
 
 // adapters speak to one service each. The core's ports are all they share.
-var adapters = []string{"ddb", "s3blob", "sqsout", "ecstask", "ecsexec"}
+var adapters = []string{"ddb", "s3blob", "sqsout", "ecstask", "ecsexec", "lambdaprobe"}
 
 // layer is a rule: what package may not import, of the module, of the standard
 // library or of others.
@@ -118,9 +118,12 @@ type goPackage struct {
 // listPackages asks go list for every package of the module.
 func listPackages(t *testing.T) map[string]goPackage {
 	t.Helper()
-	output, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Name,Doc,Imports,Deps,GoFiles", "./...").Output()
+	command := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Name,Doc,Imports,Deps,GoFiles", "./...")
+	var said strings.Builder
+	command.Stderr = &said
+	output, err := command.Output()
 	if err != nil {
-		t.Fatalf("go list: %v", err)
+		t.Fatalf("go list: %v\n%s", err, said.String())
 	}
 	all := map[string]goPackage{}
 	decoder := json.NewDecoder(strings.NewReader(string(output)))
