@@ -168,7 +168,7 @@ func (s *Server) launch(cluster string, d *definition, in runTaskInput) *task {
 	t := &task{
 		server: s, id: randomID(), cluster: cluster, number: s.started, definition: d, input: in,
 		overrides: map[string]containerOverride{}, createdAt: time.Now(),
-		stopAsked: make(chan struct{}), exited: make(chan *container, 1), done: make(chan struct{}),
+		stopAsked: make(chan struct{}), exited: make(chan struct{}, 1), done: make(chan struct{}),
 		lastStatus: statusProvisioning, desiredStatus: statusRunning, version: 1,
 	}
 	t.arn = s.arn("task/" + cluster + "/" + t.id)
@@ -179,7 +179,7 @@ func (s *Server) launch(cluster string, d *definition, in runTaskInput) *task {
 	for _, o := range in.Overrides.ContainerOverrides {
 		t.overrides[o.Name] = o
 	}
-	t.faults.Store(new(s.opts.Faults))
+	t.faults.Store(new(s.faults))
 	for _, c := range d.ContainerDefinitions {
 		id := newUUID()
 		t.containers = append(t.containers, &container{

@@ -92,6 +92,9 @@ func (s *Server) anyTask(ref string) (*task, error) {
 
 // SetFaults changes what goes wrong in a task, from the next frame or call on.
 func (s *Server) SetFaults(ref string, f Faults) error {
+	if err := f.Check(); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t, err := s.anyTask(ref)
@@ -99,6 +102,24 @@ func (s *Server) SetFaults(ref string, f Faults) error {
 		return err
 	}
 	t.faults.Store(&f)
+	return nil
+}
+
+// DefaultFaults are what new tasks begin with.
+func (s *Server) DefaultFaults() Faults {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.faults
+}
+
+// SetDefaultFaults changes what new tasks begin with.
+func (s *Server) SetDefaultFaults(f Faults) error {
+	if err := f.Check(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults = f
 	return nil
 }
 

@@ -42,6 +42,7 @@ type Server struct {
 	tokens      map[tokenKey]tokenUse
 	definitions map[string][]*definition // by family, revision 1 first
 	clusters    map[string]bool
+	faults      Faults // of new tasks
 }
 
 // MaybeInit must be called at the start of main or TestMain of every program that
@@ -56,6 +57,9 @@ func New(opts Options) (*Server, error) {
 	if err := checkLoopback(opts.Addr); err != nil {
 		return nil, err
 	}
+	if err := opts.Faults.Check(); err != nil {
+		return nil, err
+	}
 	opts.Region = cmpOr(opts.Region, "us-east-1")
 	opts.Account = cmpOr(opts.Account, "000000000000")
 	if opts.Habits == (Habits{}) {
@@ -64,7 +68,7 @@ func New(opts Options) (*Server, error) {
 	s := &Server{
 		opts: opts, log: opts.Log, throttle: newThrottle(opts.Throttle, time.Now()), gateway: datachannel.NewGateway(),
 		calls: newCallCounts(), tasks: map[string]*task{}, tokens: map[tokenKey]tokenUse{},
-		definitions: map[string][]*definition{}, clusters: map[string]bool{},
+		definitions: map[string][]*definition{}, clusters: map[string]bool{}, faults: opts.Faults,
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -190,6 +194,7 @@ func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /{$}", s.serveAPI)
 	mux.Handle("GET /v1/data-channel/{id}", s.gateway)
+	s.adminRoutes(mux)
 	return s.onlyLoopback(mux)
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -43,7 +44,7 @@ type task struct {
 	createdAt  time.Time
 	containers []*container
 	stopAsked  chan struct{}
-	exited     chan *container // an essential container ended by itself
+	exited     chan struct{} // an essential container ended
 	done       chan struct{}   // closed when nothing of it runs and it is STOPPED
 
 	tags          []tag
@@ -107,8 +108,8 @@ func (t *task) run(ctx context.Context) {
 	if t.provision(ctx) {
 		select {
 		case <-t.stopAsked:
-		case c := <-t.exited:
-			t.endedByItself(c)
+		case <-t.exited:
+			t.change(func() { t.markStopping("EssentialContainerExited", "Essential container in task exited") })
 		case <-ctx.Done():
 		}
 	}
@@ -162,9 +163,10 @@ func (t *task) provision(ctx context.Context) bool {
 }
 
 func (t *task) startContainer(ctx context.Context, c *container) error {
+	env := t.environment(c)
 	b, err := box.Start(box.Spec{
 		ID: c.id, Isolation: t.server.isolation, Dir: t.containerDir(c),
-		Argv: t.command(c), Env: t.environment(c),
+		Argv: t.command(c), Env: env,
 		WorkDir: c.definition.WorkingDirectory, User: c.definition.User, Visible: t.server.opts.Visible,
 	})
 	if err != nil {
@@ -176,7 +178,7 @@ func (t *task) startContainer(ctx context.Context, c *container) error {
 	c.lastStatus = statusRunning
 	if t.input.EnableExecuteCommand {
 		c.agentStatus = statusPending
-		c.agent = datachannel.NewAgent(boxRunner{b}, t.server.opts.Habits.Channel)
+		c.agent = datachannel.NewAgent(boxRunner{box: b, env: agentEnv(env)}, t.server.opts.Habits.Channel)
 	}
 	t.server.mu.Unlock()
 	t.server.wg.Go(func() { t.watch(ctx, c) })
@@ -201,7 +203,7 @@ func (t *task) watch(ctx context.Context, c *container) {
 	})
 	if c.essential() {
 		select {
-		case t.exited <- c:
+		case t.exited <- struct{}{}:
 		default:
 		}
 	}
@@ -244,13 +246,6 @@ func (t *task) failedToStart(c *container, cause error) {
 		c.lastStatus = statusStopped
 		c.reason = "CannotStartContainerError: " + cause.Error()
 		t.markStopping("TaskFailedToStart", c.reason)
-	})
-}
-
-func (t *task) endedByItself(c *container) {
-	t.change(func() {
-		_ = c
-		t.markStopping("EssentialContainerExited", "Essential container in task exited")
 	})
 }
 
@@ -328,15 +323,27 @@ func (t *task) environment(c *container) []string {
 }
 
 // boxRunner runs the sessions of ECS Exec in a box.
-type boxRunner struct{ box *box.Box }
+type boxRunner struct {
+	box *box.Box
+	env []string // what the agent adds
+}
 
 // Run implements [datachannel.Runner].
-func (r boxRunner) Run(argv, env []string, tty *os.File) (datachannel.Process, error) {
-	s, err := r.box.Exec(argv, env, tty)
+func (r boxRunner) Run(argv []string, tty *os.File) (datachannel.Process, error) {
+	s, err := r.box.Exec(argv, r.env, tty)
 	if err != nil {
 		return nil, startReason(err)
 	}
 	return s, nil
+}
+
+// agentEnv is what the agent adds to a container's environment for its sessions.
+func agentEnv(env []string) []string {
+	added := []string{"TERM=xterm-256color"}
+	if !slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, "LANG=") }) {
+		added = append(added, "LANG=C.UTF-8")
+	}
+	return added
 }
 
 func sleep(ctx context.Context, d time.Duration) {

@@ -22,9 +22,9 @@ type Process interface {
 
 // Runner starts commands inside a container.
 type Runner interface {
-	// Run starts argv as leader of a session whose controlling terminal is tty, with
-	// env on top of the container's own. The error's text is told to the client.
-	Run(argv, env []string, tty *os.File) (Process, error)
+	// Run starts argv as leader of a session whose controlling terminal is tty. The
+	// error's text is told to the client.
+	Run(argv []string, tty *os.File) (Process, error)
 }
 
 // The agent runs two sessions, lets one wait, and takes no more from its control
@@ -37,9 +37,6 @@ const (
 	drainPoll     = 10 * time.Millisecond
 	failurePrefix = "----------ERROR-------\nUnable to start command: Failed to start pty: "
 )
-
-// sessionEnv is what the agent adds to the environment of a command.
-var sessionEnv = []string{"TERM=xterm-256color"}
 
 // Agent is the ECS Exec agent of one container.
 type Agent struct {
@@ -190,7 +187,7 @@ func (w *worker) start(runner Runner, command string) (Process, error) {
 		return nil, err
 	}
 	defer tty.Close()
-	process, err := runner.Run(argv, sessionEnv, tty)
+	process, err := runner.Run(argv, tty)
 	if err != nil {
 		master.Close()
 		return nil, err

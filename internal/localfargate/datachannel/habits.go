@@ -1,6 +1,9 @@
 package datachannel
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Habits are the waits of gateway and agent. The zero value waits for nothing
 // and never ends an idle session; [RealHabits] are the real ones.
@@ -51,4 +54,25 @@ type Faults struct {
 	// CutAfterBytes cuts the client's socket, once a session, when that many bytes
 	// of output were sent to it; 0 is never.
 	CutAfterBytes int64 `json:"cutAfterBytes,omitzero"`
+}
+
+// Check says which rate is no probability, or nil.
+func (f Faults) Check() error {
+	rates := []struct {
+		name string
+		rate float64
+	}{
+		{"lossToClient", f.LossToClient}, {"lossToAgent", f.LossToAgent},
+		{"duplicateToClient", f.DuplicateToClient}, {"duplicateToAgent", f.DuplicateToAgent},
+		{"reorderToClient", f.ReorderToClient}, {"reorderToAgent", f.ReorderToAgent},
+	}
+	for _, r := range rates {
+		if !(r.rate >= 0 && r.rate <= 1) {
+			return fmt.Errorf("check faults: %s is %v, want 0 to 1", r.name, r.rate)
+		}
+	}
+	if f.CutAfterBytes < 0 {
+		return fmt.Errorf("check faults: cutAfterBytes is %d, want 0 or more", f.CutAfterBytes)
+	}
+	return nil
 }

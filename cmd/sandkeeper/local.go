@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/sandkeeper/sandkeeper/internal/localfargate"
+	"github.com/sandkeeper/sandkeeper/internal/localfargate/box"
+)
+
+// localCommand runs local Fargate until it is interrupted.
+type localCommand struct {
+	Addr           string   `default:"127.0.0.1:0" help:"Loopback address to listen on."`
+	Dir            string   `type:"path" help:"Directory for the tasks' files; a new one otherwise."`
+	Region         string   `default:"us-east-1" help:"Region in ARNs."`
+	Account        string   `default:"000000000000" help:"Account in ARNs."`
+	Cluster        []string `help:"Clusters that exist; without any, every name does."`
+	Isolation      string   `enum:",namespaces,user-namespaces,directory" default:"" help:"What separates tasks (namespaces, user-namespaces, directory); the best that works otherwise."`
+	Visible        []string `type:"path" help:"Paths below /tmp that tasks see although they have their own /tmp."`
+	EventsEndpoint string   `placeholder:"URL" help:"Loopback EventBridge endpoint that gets task state changes as source local.ecs."`
+	EventsBus      string   `help:"Event bus; the default one otherwise."`
+	Quick          bool     `help:"Leave out the waits of the real thing."`
+	Unthrottled    bool     `help:"Leave out the request limits of the real thing."`
+}
+
+// localReady is the line on stdout that says where local Fargate is.
+type localReady struct {
+	Endpoint  string        `json:"endpoint"`
+	Isolation box.Isolation `json:"isolation"`
+	PID       int           `json:"pid"`
+}
+
+// Run serves until ctx ends, then stops every task.
+func (c *localCommand) Run(ctx context.Context) error {
+	opts := localfargate.Options{
+		Addr: c.Addr, Dir: c.Dir, Region: c.Region, Account: c.Account, Clusters: c.Cluster,
+		Isolation: box.Isolation(c.Isolation), Visible: c.Visible,
+		Throttle: localfargate.Throttle{Off: c.Unthrottled},
+		Log:      slog.New(slog.NewJSONHandler(os.Stderr, nil)),
+	}
+	if c.Quick {
+		opts.Habits = localfargate.QuickHabits()
+	}
+	if c.EventsEndpoint != "" {
+		sender, err := localfargate.NewSender(c.EventsEndpoint, c.Region, c.EventsBus)
+		if err != nil {
+			return err
+		}
+		sender.Log = opts.Log
+		opts.Events = sender.Send
+	}
+	server, err := localfargate.New(opts)
+	if err != nil {
+		return err
+	}
+	if err := server.Start(); err != nil {
+		return err
+	}
+	ready := localReady{Endpoint: server.URL(), Isolation: server.Isolation(), PID: os.Getpid()}
+	if err := json.NewEncoder(os.Stdout).Encode(ready); err != nil {
+		return fmt.Errorf("write endpoint: %w", err)
+	}
+	<-ctx.Done()
+	return server.Close()
+}
