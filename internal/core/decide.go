@@ -107,14 +107,16 @@ func endOrConclude(r Run, e evidence, now Millis, p policy) act {
 	return actEnd
 }
 
-// gone is true only on ECS's word about the run's own task (I2). A task that ECS
-// gave us and does not know any more has been missing for at least as long as the
-// run has not been heard of.
+// gone is true only on ECS's word about the run's own task (I2): it has stopped, or
+// the agent's container has exited, which Fargate may know long before. A task that
+// ECS gave us and does not know any more has been missing for at least as long as
+// the run has not been heard of.
 func gone(r Run, task Task, now Millis, l Limits) bool {
-	switch task.Life {
-	case TaskGone:
+	_, exited := task.Exits[r.Container]
+	switch {
+	case task.Life == TaskGone, exited:
 		return true
-	case TaskMissing:
+	case task.Life == TaskMissing:
 		return now >= max(r.StartedAt, r.DetachedSince, r.InterruptedSince).Add(l.MissingGrace)
 	}
 	return false

@@ -69,6 +69,9 @@ type Limits struct {
 	ProbeBatch int
 	// ProbeCalls is how many probe calls a sweep has under way at a time.
 	ProbeCalls int
+	// ProbeRate is how many exec calls a second a sweep may cause: a share of the
+	// account's bucket of 40 a second, which starts and stops of tasks draw on too.
+	ProbeRate float64
 	// ProbeWidth is how many exec sessions one probe call holds at a time.
 	ProbeWidth int
 	// SweepWidth is how many runs one sweep finalises at a time.
@@ -104,6 +107,7 @@ var DefaultLimits = Limits{
 	StderrTail:        1000,
 	ProbeBatch:        20,
 	ProbeCalls:        4,
+	ProbeRate:         20,
 	ProbeWidth:        10,
 	SweepWidth:        8,
 }
@@ -124,6 +128,7 @@ func (l Limits) Validate() error {
 	for _, n := range []int{l.ProbeTail, l.ProbeRest, l.Page, l.InlineSegment, l.StderrTail, l.ProbeBatch, l.ProbeCalls, l.ProbeWidth, l.SweepWidth} {
 		need(n > 0, "every size and width must be positive")
 	}
+	need(l.ProbeRate > 0 && l.ProbeRate <= 40, "the probe rate must be above 0 and within the account's 40 a second")
 	need(l.RunBudget < l.ClaimLease, "a claim's lease must outlive the run budget, or sweeps duel")
 	need(l.ClaimLease < l.RunTTL, "a claim's lease must be shorter than the run TTL")
 	need(l.NewRunsFor+l.RunBudget+l.StopGrace < l.SweepTimeout, "the last run taken must fit into the sweep's timeout")

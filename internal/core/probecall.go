@@ -1,9 +1,12 @@
 package core
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 )
 
 // ProbeCall is one call of the probe function: exactly one of its members.
@@ -36,6 +39,29 @@ type ProbeFailure struct {
 }
 
 func (f *ProbeFailure) Error() string { return fmt.Sprintf("probe: %s (%s)", f.Reason, f.Healing) }
+
+// DecodeProbeCall reads a call from JSON. Members that it does not know are refused.
+func DecodeProbeCall(data []byte) (ProbeCall, error) {
+	var call ProbeCall
+	if err := DecodeStrict(data, &call); err != nil {
+		return ProbeCall{}, fmt.Errorf("probe call: %w", err)
+	}
+	return call, call.Validate()
+}
+
+// DecodeStrict reads one JSON value into v and refuses unknown members and
+// anything behind the value.
+func DecodeStrict(data []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return fmt.Errorf("decode JSON: %w", err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("decode JSON: want one value, got more behind it")
+	}
+	return nil
+}
 
 // Validate reports what is not as expected.
 func (c ProbeCall) Validate() error {

@@ -8,12 +8,12 @@ import (
 // TaskLife is what ECS says of a task. The zero value is "no answer".
 type TaskLife string
 
-// The lives of a task. Only Gone may end a run or close a ledger row.
+// The lives of a task. Only TaskGone closes a ledger row.
 const (
 	TaskUnknown TaskLife = ""
 	TaskLives   TaskLife = "lives"   // pending, activating, running
 	TaskLeaving TaskLife = "leaving" // desired STOPPED, not yet STOPPED
-	TaskGone    TaskLife = "gone"    // STOPPED, or its container has exited
+	TaskGone    TaskLife = "gone"    // STOPPED
 	TaskMissing TaskLife = "missing" // ECS does not know it; see [Limits.MissingGrace]
 )
 
@@ -23,7 +23,9 @@ type Task struct {
 	Life     TaskLife
 	StopCode string // of a stopped task, ECS's own word
 	Reason   string // ECS's text
-	Exit     *int   // of the agent's container, where ECS says
+	// Exits are the exit codes of those containers that have exited, by name. A
+	// sidecar's says nothing of the agent's.
+	Exits map[string]int
 }
 
 // TaskDescriber asks ECS about tasks.

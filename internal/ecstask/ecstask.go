@@ -1,0 +1,201 @@
+// Package ecstask starts, describes, lists and stops Fargate tasks through the ECS
+// API, in core's terms. Its rule: what ECS did not say is no answer. A task that
+// the API leaves out of a whole answer is missing, an answer that is not whole is an
+// error.
+package ecstask
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/ecs"
+	"github.com/aws/aws-sdk-go-v2/service/ecs/types"
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+// Provider is the name of sandboxes that are Fargate tasks.
+const Provider = "fargate"
+
+// callTimeout bounds one call, the SDK's own retries included.
+const callTimeout = 15 * time.Second
+
+type client interface {
+	RunTask(context.Context, *ecs.RunTaskInput, ...func(*ecs.Options)) (*ecs.RunTaskOutput, error)
+	StopTask(context.Context, *ecs.StopTaskInput, ...func(*ecs.Options)) (*ecs.StopTaskOutput, error)
+	DescribeTasks(context.Context, *ecs.DescribeTasksInput, ...func(*ecs.Options)) (*ecs.DescribeTasksOutput, error)
+	ListTasks(context.Context, *ecs.ListTasksInput, ...func(*ecs.Options)) (*ecs.ListTasksOutput, error)
+}
+
+// Tasks is ECS.
+type Tasks struct {
+	ECS client
+}
+
+var (
+	_ client             = (*ecs.Client)(nil)
+	_ core.TaskDescriber = (*Tasks)(nil)
+	_ core.TaskStopper   = (*Tasks)(nil)
+	_ core.TaskRunner    = (*Tasks)(nil)
+)
+
+// Describe answers for each ARN, at most 100.
+func (t *Tasks) Describe(ctx context.Context, cluster string, arns []string) ([]core.Task, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	out, err := t.ECS.DescribeTasks(ctx, &ecs.DescribeTasksInput{Cluster: &cluster, Tasks: arns})
+	if err != nil {
+		return nil, fmt.Errorf("describe %d tasks in %s: %w", len(arns), cluster, err)
+	}
+	found := map[string]core.Task{}
+	for _, task := range out.Tasks {
+		found[value(task.TaskArn)] = read(task)
+	}
+	for _, f := range out.Failures {
+		if value(f.Reason) != "MISSING" {
+			return nil, fmt.Errorf("describe task %s: %s %s", value(f.Arn), value(f.Reason), value(f.Detail))
+		}
+		found[value(f.Arn)] = core.Task{ARN: value(f.Arn), Life: core.TaskMissing}
+	}
+	tasks := make([]core.Task, 0, len(arns))
+	for _, arn := range arns {
+		task, ok := found[arn]
+		if !ok {
+			return nil, fmt.Errorf("describe task %s: ECS answers neither with it nor that it is missing", arn)
+		}
+		tasks = append(tasks, task)
+	}
+	return tasks, nil
+}
+
+// StartedBy lists the tasks started under that name, all pages. ECS allows no
+// other filter beside it.
+func (t *Tasks) StartedBy(ctx context.Context, cluster, startedBy string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var arns []string
+	pages := ecs.NewListTasksPaginator(t.ECS, &ecs.ListTasksInput{Cluster: &cluster, StartedBy: &startedBy})
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("list tasks started by %s in %s: %w", startedBy, cluster, err)
+		}
+		arns = append(arns, page.TaskArns...)
+	}
+	return arns, nil
+}
+
+// maxReason is the longest reason that StopTask takes, characters.
+const maxReason = 255
+
+// Stop asks ECS to stop a task. ECS answers a task that it does not know any more
+// and a malformed id with one and the same code, so it is asked which it is.
+func (t *Tasks) Stop(ctx context.Context, cluster, arn, reason string) (core.Task, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	reason = string([]rune(reason)[:min(maxReason, len([]rune(reason)))])
+	out, err := t.ECS.StopTask(ctx, &ecs.StopTaskInput{Cluster: &cluster, Task: &arn, Reason: &reason})
+	if err == nil {
+		return read(*out.Task), nil
+	}
+	if _, ok := errors.AsType[*types.InvalidParameterException](err); ok {
+		tasks, describeErr := t.Describe(ctx, cluster, []string{arn})
+		if describeErr == nil && tasks[0].Life == core.TaskMissing {
+			return tasks[0], nil
+		}
+		err = errors.Join(err, describeErr)
+	}
+	return core.Task{}, fmt.Errorf("stop task %s: %w", arn, err)
+}
+
+// Start asks for one task.
+func (t *Tasks) Start(ctx context.Context, spec core.TaskSpec) (string, error) {
+	public := types.AssignPublicIpDisabled
+	if spec.AssignPublicIP {
+		public = types.AssignPublicIpEnabled
+	}
+	out, err := t.ECS.RunTask(ctx, &ecs.RunTaskInput{
+		Cluster:              &spec.Cluster,
+		TaskDefinition:       &spec.TaskDefinition,
+		ClientToken:          &spec.Token,
+		StartedBy:            &spec.StartedBy,
+		Count:                new(int32(1)),
+		LaunchType:           types.LaunchTypeFargate,
+		EnableExecuteCommand: true,
+		PropagateTags:        types.PropagateTagsTaskDefinition,
+		Tags:                 tags(spec.Tags),
+		NetworkConfiguration: &types.NetworkConfiguration{AwsvpcConfiguration: &types.AwsVpcConfiguration{
+			Subnets: spec.Subnets, SecurityGroups: spec.SecurityGroups, AssignPublicIp: public,
+		}},
+	})
+	if err != nil {
+		return "", fmt.Errorf("run task of %s: %w", spec.TaskDefinition, err)
+	}
+	if len(out.Tasks) != 1 {
+		return "", fmt.Errorf("run task of %s: %s", spec.TaskDefinition, failures(out.Failures))
+	}
+	return value(out.Tasks[0].TaskArn), nil
+}
+
+// tags in the order of their keys, so that a repeated call is the same call.
+func tags(m map[string]string) []types.Tag {
+	var out []types.Tag
+	for k, v := range m {
+		out = append(out, types.Tag{Key: new(k), Value: new(v)})
+	}
+	slices.SortFunc(out, func(a, b types.Tag) int {
+		if *a.Key < *b.Key {
+			return -1
+		}
+		return 1
+	})
+	return out
+}
+
+func failures(all []types.Failure) string {
+	text := "ECS started no task"
+	for _, f := range all {
+		text += ": " + value(f.Reason) + " " + value(f.Detail)
+	}
+	return text
+}
+
+// leaving are the statuses of a task on its way to STOPPED.
+var leaving = []string{"DEACTIVATING", "STOPPING", "DEPROVISIONING"}
+
+// read puts a task into core's terms.
+func read(task types.Task) core.Task {
+	out := core.Task{
+		ARN: value(task.TaskArn), Life: core.TaskLives,
+		StopCode: string(task.StopCode), Reason: value(task.StoppedReason),
+	}
+	for _, c := range task.Containers {
+		if c.ExitCode == nil {
+			continue
+		}
+		if out.Exits == nil {
+			out.Exits = map[string]int{}
+		}
+		out.Exits[value(c.Name)] = int(*c.ExitCode)
+		if c.Reason != nil {
+			out.Reason += ": " + *c.Reason
+		}
+	}
+	last := value(task.LastStatus)
+	switch {
+	case last == "STOPPED" || last == "DELETED":
+		out.Life = core.TaskGone
+	case value(task.DesiredStatus) == "STOPPED" || slices.Contains(leaving, last):
+		out.Life = core.TaskLeaving
+	}
+	return out
+}
+
+func value(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
