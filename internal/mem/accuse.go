@@ -20,6 +20,12 @@ func (s *Store) accuse(holds bool, op, record, rule string) {
 func (s *Store) accuseRun(op string, before, after core.Run) {
 	s.t.Helper()
 	need := func(holds bool, rule string) { s.t.Helper(); s.accuse(holds, op, "run "+after.RunKey.String(), rule) }
+	need(after.Status.Terminal() || after.Row != core.RowNone, "a run that has not ended stands in an index (I15)")
+	need(!after.Status.Terminal() || after.Row == core.RowNone || after.Row == core.RowReclaim, "an ended run has no row but its reclaim mark (I4)")
+	need(!after.Row.Due() || after.DueAt != 0, "a due row has a time (I15)")
+	if op == "create" {
+		return
+	}
 	if before.Status.Terminal() {
 		need(reflect.DeepEqual(unmarked(before), unmarked(after)), "an ended run changes in its reclaim mark only (I4)")
 	}
@@ -33,11 +39,8 @@ func (s *Store) accuseRun(op string, before, after core.Run) {
 	need(before.Sealed == nil || reflect.DeepEqual(before.Sealed, after.Sealed), "a sealed log stays as it is (I4)")
 	need(before.Sealed == nil || before.LogEnd == after.LogEnd, "nothing is appended to a sealed log (I4)")
 	need(before.Ending == nil || reflect.DeepEqual(before.Ending, after.Ending), "an ending is final (I9)")
-	need(after.Status.Terminal() || after.Row != core.RowNone, "a run that has not ended stands in an index (I15)")
-	need(!after.Status.Terminal() || after.Row == core.RowNone || after.Row == core.RowReclaim, "an ended run has no row but its reclaim mark (I4)")
-	need(!after.Row.Due() || after.DueAt != 0, "a due row has a time (I15)")
 	need(before.TaskARN == "" || after.TaskARN == before.TaskARN, "a run with a task keeps it (I6)")
-	if after.TaskARN != before.TaskARN || after.Instance != before.Instance && op != "create" {
+	if after.TaskARN != before.TaskARN || after.Instance != before.Instance {
 		need(op == "name instance" || op == "launched", "only a launch binds a task (I6)")
 	}
 }

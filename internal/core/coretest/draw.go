@@ -1,0 +1,324 @@
+package coretest
+
+import (
+	"fmt"
+
+	"pgregory.net/rapid"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+// Small domains, so that conditions hold often and fail often.
+var (
+	times     = rapid.SampledFrom([]core.Millis{0, 1000, 2000, 3000})
+	moments   = rapid.SampledFrom([]core.Millis{1000, 2000, 3000})
+	epochs    = rapid.SampledFrom([]int64{1, 2})
+	sizes     = rapid.SampledFrom([]int64{0, 1, 8})
+	nonces    = rapid.SampledFrom([]string{"a", "b"})
+	texts     = rapid.SampledFrom([]string{"", "x", "größer"})
+	tasks     = rapid.SampledFrom([]string{"", "arn:1", "arn:2"})
+	instances = rapid.SampledFrom([]core.InstanceID{"", "i1", "i2"})
+	rows      = rapid.SampledFrom([]core.Row{core.RowNone, core.RowDetached, core.RowLapse, core.RowPause, core.RowCancel, core.RowReclaim})
+	statuses  = rapid.SampledFrom([]core.Status{core.Running, core.Running, core.Running, core.Interrupted, core.Completed, core.Failed, core.Aborted})
+	endings   = rapid.SampledFrom([]core.EndReason{"", core.EndExpired, core.EndCancelled, core.EndDied, core.EndNeverStarted, core.EndLost})
+	outcomes  = rapid.SampledFrom([]core.ReclaimOutcome{"", core.ReclaimHeld, core.ReclaimDestroyed})
+	kinds     = rapid.SampledFrom([]core.ReclaimKind{core.ReclaimNone, core.ReclaimEnd, core.ReclaimIdle})
+	states    = rapid.SampledFrom([]core.LedgerState{core.LedgerIntent, core.LedgerRunning, core.LedgerStopping, core.LedgerClosed})
+	booleans  = rapid.Bool()
+)
+
+// as is value itself, nine times in ten, so that most transitions were made by
+// somebody who had read the record.
+func as[V any](rt *rapid.T, what string, value V, others *rapid.Generator[V]) V {
+	if rapid.IntRange(0, 9).Draw(rt, what+" as read") > 0 {
+		return value
+	}
+	return others.Draw(rt, what)
+}
+
+// maybe is a pointer to a drawn value, or nil.
+func maybe[V any](rt *rapid.T, what string, draw func(rt *rapid.T) V) *V {
+	if booleans.Draw(rt, what+" absent") {
+		return nil
+	}
+	return new(draw(rt))
+}
+
+// drawRun draws any record that a store can hold: its row and its due time go
+// together, nothing else has to.
+func drawRun(rt *rapid.T, number int64) core.Run {
+	r := core.Run{
+		RunKey: core.RunKey{
+			Tenant: core.TenantID(rapid.SampledFrom(awkward).Draw(rt, "tenant")),
+			Run:    core.RunID(fmt.Sprint(rapid.SampledFrom(awkward).Draw(rt, "run"), number)),
+		},
+		Thread: core.ThreadID(texts.Draw(rt, "thread")), Status: statuses.Draw(rt, "status"),
+		StartedAt: moments.Draw(rt, "startedAt"), FinishedAt: times.Draw(rt, "finishedAt"),
+		Provider: texts.Draw(rt, "provider"), Definition: texts.Draw(rt, "definition"),
+		SandboxKey: core.SandboxKey(texts.Draw(rt, "key")), Instance: instances.Draw(rt, "instance"),
+		TaskARN: tasks.Draw(rt, "task"), Cluster: texts.Draw(rt, "cluster"), Container: texts.Draw(rt, "container"),
+		Row: rows.Draw(rt, "row"), Epoch: epochs.Draw(rt, "epoch"), ClaimNonce: nonces.Draw(rt, "claimNonce"),
+		ClaimUntil: times.Draw(rt, "claimUntil"), AttachedUntil: times.Draw(rt, "attachedUntil"),
+		DetachedSince: times.Draw(rt, "detachedSince"), InterruptedSince: times.Draw(rt, "interruptedSince"),
+		CancelRequested: sometimes(rt, "cancelRequested"), Nonce: nonces.Draw(rt, "nonce"),
+		LogEnd: sizes.Draw(rt, "logEnd"), TTLSeconds: sizes.Draw(rt, "ttlSeconds"),
+		Reclaim: kinds.Draw(rt, "reclaim"), PauseSeconds: sizes.Draw(rt, "pauseSeconds"),
+		ReclaimSince: times.Draw(rt, "reclaimSince"), ReclaimAttempts: rapid.IntRange(0, 2).Draw(rt, "attempts"),
+		ReclaimOutcome: outcomes.Draw(rt, "outcome"), TaskStoppedAt: times.Draw(rt, "taskStoppedAt"), ExitedAt: times.Draw(rt, "exitedAt"),
+	}
+	drawParts(rt, &r)
+	if r.Row.Due() {
+		r.DueAt = moments.Draw(rt, "dueAt")
+	}
+	if r.Row == core.RowDetached && r.DetachedSince == 0 {
+		r.DetachedSince = 2000 // an index key cannot be absent
+	}
+	return r
+}
+
+// sometimes is a time that is absent three times in four.
+func sometimes(rt *rapid.T, what string) core.Millis {
+	return rapid.SampledFrom([]core.Millis{0, 0, 0, 2000}).Draw(rt, what)
+}
+
+// drawParts draws the members of r that are records themselves.
+func drawParts(rt *rapid.T, r *core.Run) {
+	r.Error = maybe(rt, "error", func(rt *rapid.T) core.RunError {
+		return core.RunError{Code: "agent-exit", Message: texts.Draw(rt, "message")}
+	})
+	r.ExitCode = maybe(rt, "exitCode", func(rt *rapid.T) int { return rapid.IntRange(0, 2).Draw(rt, "exitCode") })
+	if r.Epoch == 1 { // mostly absent, as in life
+		r.Ending = maybe(rt, "ending", func(rt *rapid.T) core.Ending {
+			return core.Ending{Reason: core.EndExpired, At: times.Draw(rt, "endingAt")}
+		})
+		r.Sealed = maybe(rt, "sealed", func(rt *rapid.T) core.Sealed {
+			return core.Sealed{ExitCode: rapid.IntRange(0, 1).Draw(rt, "sealedExit"), At: times.Draw(rt, "sealedAt")}
+		})
+	}
+	r.Transcript = maybe(rt, "transcript", func(rt *rapid.T) core.Transcript {
+		return core.Transcript{Bytes: sizes.Draw(rt, "bytes"), SHA256: texts.Draw(rt, "sha256"), Complete: booleans.Draw(rt, "complete")}
+	})
+	if booleans.Draw(rt, "hold") {
+		r.Hold = core.Hold{Until: times.Draw(rt, "holdUntil"), By: texts.Draw(rt, "holdBy"), Why: texts.Draw(rt, "holdWhy")}
+	}
+	if booleans.Draw(rt, "logHash") {
+		r.LogHash = []byte{0, 255, byte(r.LogEnd)}
+	}
+	if booleans.Draw(rt, "onLapse") {
+		r.OnLapse = core.LapseCancels
+	}
+}
+
+// runTransitions draws each transition of a run record, by the name of its type.
+var runTransitions = map[string]drawing[core.Run, core.Transition]{
+	"Renew": {func(rt *rapid.T, r core.Run) core.Transition {
+		return core.Renew{Epoch: as(rt, "epoch", r.Epoch, epochs), Until: moments.Draw(rt, "until")}
+	}},
+	"Detach": {func(rt *rapid.T, r core.Run) core.Transition {
+		return core.Detach{Epoch: as(rt, "epoch", r.Epoch, epochs), Now: moments.Draw(rt, "now")}
+	}},
+	"Lapse": {func(rt *rapid.T, r core.Run) core.Transition {
+		return core.Lapse{DueAt: dueAt(rt, r), Cancel: booleans.Draw(rt, "cancel")}
+	}},
+	"CancelDue": {func(rt *rapid.T, r core.Run) core.Transition { return core.CancelDue{DueAt: dueAt(rt, r)} }},
+	"Attach":    {drawAttach},
+	"Claim":     {drawClaim},
+	"Release": {func(rt *rapid.T, r core.Run) core.Transition {
+		return core.Release{Epoch: as(rt, "epoch", r.Epoch, epochs)}
+	}},
+	"Append":        {drawAppend},
+	"Finish":        {drawFinish},
+	"Interrupt":     {drawInterrupt},
+	"RequestCancel": {drawRequestCancel},
+	"Hint":          {drawHint},
+	"ReclaimDone": {func(rt *rapid.T, r core.Run) core.Transition {
+		return core.ReclaimDone{Instance: as(rt, "instance", r.Instance, instances), Outcome: outcomes.Draw(rt, "becomes")}
+	}},
+	"ReclaimLater": {drawReclaimLater},
+	"NameInstance": {drawNameInstance},
+}
+
+// dueAt is the row's time as read, or another; a due time is never zero.
+func dueAt(rt *rapid.T, r core.Run) core.Millis {
+	if r.DueAt == 0 {
+		return moments.Draw(rt, "dueAt of none")
+	}
+	return as(rt, "dueAt", r.DueAt, moments)
+}
+
+func drawAttach(rt *rapid.T, r core.Run) core.Transition {
+	return core.Attach{
+		Seen: as(rt, "epoch", r.Epoch, epochs), Nonce: nonces.Draw(rt, "mine"), Now: moments.Draw(rt, "now"),
+		Until: moments.Draw(rt, "until"), Takeover: booleans.Draw(rt, "takeover"),
+	}
+}
+
+func drawClaim(rt *rapid.T, r core.Run) core.Transition {
+	since := r.DetachedSince
+	if r.Status == core.Interrupted {
+		since = r.InterruptedSince
+	}
+	return core.Claim{
+		Seen: as(rt, "epoch", r.Epoch, epochs), Since: as(rt, "since", since, times), Nonce: nonces.Draw(rt, "mine"),
+		Now: moments.Draw(rt, "now"), Until: moments.Draw(rt, "until"), Ending: endings.Draw(rt, "to end"),
+		AboutTask: booleans.Draw(rt, "about task"), Instance: as(rt, "instance", r.Instance, instances),
+		TaskARN: as(rt, "task", r.TaskARN, tasks), TTLSeconds: as(rt, "ttl", r.TTLSeconds, sizes),
+	}
+}
+
+func drawAppend(rt *rapid.T, r core.Run) core.Transition {
+	from := as(rt, "from", r.LogEnd, sizes)
+	end := from + sizes.Draw(rt, "length")
+	return core.Append{
+		Epoch: as(rt, "epoch", r.Epoch, epochs), From: from, End: end, Hash: []byte{1, byte(end)},
+		Sealed: maybe(rt, "to seal", func(rt *rapid.T) core.Sealed {
+			return core.Sealed{ExitCode: rapid.IntRange(0, 1).Draw(rt, "exit"), At: times.Draw(rt, "at")}
+		}),
+	}
+}
+
+func drawFinish(rt *rapid.T, r core.Run) core.Transition {
+	t := core.Finish{
+		Epoch: as(rt, "epoch", r.Epoch, epochs), Nonce: as(rt, "mine", r.ClaimNonce, nonces), Now: moments.Draw(rt, "now"),
+		Status:     as(rt, "becomes", core.Failed, statuses),
+		Transcript: core.Transcript{Bytes: as(rt, "log end", r.LogEnd, sizes), SHA256: "00", Complete: booleans.Draw(rt, "whole")},
+		Reclaim:    kinds.Draw(rt, "owes"), NotBefore: moments.Draw(rt, "notBefore"),
+	}
+	t.Error = maybe(rt, "with error", func(rt *rapid.T) core.RunError { return core.RunError{Code: "c", Message: texts.Draw(rt, "text")} })
+	t.ExitCode = maybe(rt, "with exit", func(rt *rapid.T) int { return rapid.IntRange(0, 2).Draw(rt, "exit") })
+	return t
+}
+
+func drawInterrupt(rt *rapid.T, r core.Run) core.Transition {
+	return core.Interrupt{Epoch: as(rt, "epoch", r.Epoch, epochs), Now: moments.Draw(rt, "now"), Until: moments.Draw(rt, "until")}
+}
+
+func drawRequestCancel(rt *rapid.T, r core.Run) core.Transition {
+	return core.RequestCancel{Now: moments.Draw(rt, "now"), Row: as(rt, "row as", r.Row, rows)}
+}
+
+func drawHint(rt *rapid.T, r core.Run) core.Transition {
+	return core.Hint{
+		TaskARN: as(rt, "task", r.TaskARN, tasks), TaskStoppedAt: times.Draw(rt, "stopped"), ExitedAt: times.Draw(rt, "exited"),
+		Row: as(rt, "row as", r.Row, rows), DueAt: as(rt, "due as", r.DueAt, times), Lapse: moments.Draw(rt, "lapse"),
+	}
+}
+
+func drawReclaimLater(rt *rapid.T, r core.Run) core.Transition {
+	return core.ReclaimLater{
+		Instance: as(rt, "instance", r.Instance, instances), Outcome: outcomes.Draw(rt, "becomes"),
+		NotBefore: moments.Draw(rt, "notBefore"), Attempts: rapid.IntRange(0, 3).Draw(rt, "attempts so far"),
+	}
+}
+
+func drawNameInstance(rt *rapid.T, r core.Run) core.Transition {
+	return core.NameInstance{
+		Epoch: as(rt, "epoch", r.Epoch, epochs), Old: as(rt, "old", r.Instance, instances), Instance: instances.Draw(rt, "new"),
+		Key: "k", Provider: texts.Draw(rt, "becomes provider"), Cluster: texts.Draw(rt, "becomes cluster"),
+	}
+}
+
+// drawSandbox draws any instance record.
+func drawSandbox(rt *rapid.T, number int64) core.Sandbox {
+	return core.Sandbox{
+		Key: core.SandboxKey(fmt.Sprint("key", number)), Instance: instances.Draw(rt, "instance"),
+		Material: core.KeyMaterial{
+			Provider: texts.Draw(rt, "provider"), Definition: texts.Draw(rt, "definition"), Tenant: "acme",
+			Thread: core.ThreadID(texts.Draw(rt, "thread")), Run: core.RunID(texts.Draw(rt, "run")), WorkspaceHash: texts.Draw(rt, "hash"),
+		},
+		TaskARN: tasks.Draw(rt, "task"), Cluster: texts.Draw(rt, "cluster"), Container: texts.Draw(rt, "container"),
+		LatestRun: core.RunID(texts.Draw(rt, "latestRun")), HoldUntil: times.Draw(rt, "holdUntil"),
+		CreatedAt: times.Draw(rt, "createdAt"), UpdatedAt: times.Draw(rt, "updatedAt"), Reclaiming: texts.Draw(rt, "reclaiming"),
+		ExecUntil: times.Draw(rt, "execUntil"), IdleSince: times.Draw(rt, "idleSince"), DueAt: times.Draw(rt, "dueAt"),
+	}
+}
+
+// sandboxTransitions draws each transition of an instance record.
+var sandboxTransitions = map[string]drawing[core.Sandbox, core.SandboxTransition]{
+	"MarkReclaiming": {func(rt *rapid.T, box core.Sandbox) core.SandboxTransition {
+		return core.MarkReclaiming{
+			Instance: as(rt, "instance", box.Instance, instances), By: nonces.Draw(rt, "mine"), Now: moments.Draw(rt, "now"),
+			LatestRun: core.RunID(as(rt, "latest", string(box.LatestRun), texts)), Idle: booleans.Draw(rt, "idle"),
+		}
+	}},
+	"Unmark": {func(rt *rapid.T, box core.Sandbox) core.SandboxTransition {
+		return core.Unmark{
+			Instance: as(rt, "instance", box.Instance, instances), By: as(rt, "mine", box.Reclaiming, texts),
+			DueAt: times.Draw(rt, "due"), Now: moments.Draw(rt, "now"),
+		}
+	}},
+	"MarkIdle": {func(rt *rapid.T, box core.Sandbox) core.SandboxTransition {
+		return core.MarkIdle{
+			Instance: as(rt, "instance", box.Instance, instances), By: as(rt, "mine", box.Reclaiming, texts),
+			Since: moments.Draw(rt, "since"), DueAt: moments.Draw(rt, "due"), Hold: times.Draw(rt, "hold"),
+		}
+	}},
+}
+
+// drawRow draws any ledger row.
+func drawRow(rt *rapid.T, number int64) core.LedgerRow {
+	return core.LedgerRow{
+		Instance: core.InstanceID(fmt.Sprint(rapid.SampledFrom(awkward).Draw(rt, "instance"), number)),
+		Key:      core.SandboxKey(texts.Draw(rt, "key")), Provider: texts.Draw(rt, "provider"), Tenant: "acme",
+		Run: core.RunID(texts.Draw(rt, "run")), State: states.Draw(rt, "state"), LaunchUntil: times.Draw(rt, "launchUntil"),
+		TaskARN: tasks.Draw(rt, "task"), Cluster: texts.Draw(rt, "cluster"), DueAt: times.Draw(rt, "dueAt"),
+		Attempts: rapid.IntRange(0, 2).Draw(rt, "attempts"), Why: texts.Draw(rt, "why"), UpdatedAt: times.Draw(rt, "updatedAt"),
+	}
+}
+
+// ledgerTransitions draws each transition of a ledger row.
+var ledgerTransitions = map[string]drawing[core.LedgerRow, core.LedgerTransition]{
+	"StopLaunch": {func(rt *rapid.T, row core.LedgerRow) core.LedgerTransition {
+		return core.StopLaunch{TaskARN: tasks.Draw(rt, "mine"), Why: texts.Draw(rt, "becomes why"), Now: moments.Draw(rt, "now"), DueAt: moments.Draw(rt, "due")}
+	}},
+	"CloseRow": {func(rt *rapid.T, row core.LedgerRow) core.LedgerTransition {
+		return core.CloseRow{
+			From: as(rt, "from", row.State, states), Why: texts.Draw(rt, "becomes why"), Now: moments.Draw(rt, "now"),
+			TaskARN: as(rt, "task", row.TaskARN, tasks),
+		}
+	}},
+	"NameTask": {func(rt *rapid.T, row core.LedgerRow) core.LedgerTransition {
+		return core.NameTask{TaskARN: tasks.Draw(rt, "mine"), Now: moments.Draw(rt, "now")}
+	}},
+	"Postpone": {func(rt *rapid.T, row core.LedgerRow) core.LedgerTransition {
+		return core.Postpone{
+			State: as(rt, "from", row.State, states), DueAt: moments.Draw(rt, "due"),
+			Attempts: as(rt, "attempts as read", row.Attempts, rapid.IntRange(0, 2)),
+		}
+	}},
+}
+
+// drawTrio draws what a transaction may meet; the record may be absent.
+func drawTrio(rt *rapid.T) trio {
+	n := number.Add(1)
+	v := trio{run: drawRun(rt, n), row: drawRow(rt, n)}
+	v.box = maybe(rt, "record", func(rt *rapid.T) core.Sandbox { return drawSandbox(rt, n) })
+	v.run.Instance = as(rt, "run's instance", v.row.Instance, instances)
+	if v.box != nil {
+		v.box.Instance = as(rt, "record's instance", v.row.Instance, instances)
+	}
+	return v
+}
+
+// keyOf is the record's key, whether it is there or not.
+func keyOf(rt *rapid.T, v trio) core.SandboxKey {
+	if v.box != nil {
+		return v.box.Key
+	}
+	return core.SandboxKey(fmt.Sprint("absent", number.Add(1)))
+}
+
+func drawLaunched(rt *rapid.T, v trio) core.Launched {
+	box := drawSandbox(rt, 0)
+	box.Key, box.Instance = keyOf(rt, v), v.row.Instance
+	box.TaskARN = as(rt, "my task", v.row.TaskARN, tasks)
+	return core.Launched{Run: v.run.RunKey, Epoch: as(rt, "epoch", v.run.Epoch, epochs), Sandbox: box, Now: moments.Draw(rt, "now")}
+}
+
+func drawCondemn(rt *rapid.T, v trio) core.Condemn {
+	t := core.Condemn{Instance: v.row.Instance, Key: keyOf(rt, v), Why: texts.Draw(rt, "becomes why"), Now: moments.Draw(rt, "now"), DueAt: moments.Draw(rt, "due")}
+	if v.box != nil {
+		t.By = as(rt, "mine", v.box.Reclaiming, texts)
+	}
+	return t
+}

@@ -1,0 +1,125 @@
+package coretest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+// Blobs checks the contract of [core.Blobs].
+func Blobs(t *testing.T, open Open) {
+	t.Run("Blob of a key that does not exist is not found", func(t *testing.T) {
+		_, err := open(t).Blobs.Blob(t.Context(), "none")
+		notFound(t, err)
+	})
+	t.Run("PutBlob stores bytes, Blob returns them", func(t *testing.T) {
+		s := open(t)
+		for key, data := range map[string][]byte{
+			"acme/logs/r/1-n-0000000000000000": []byte("text\n"), "empty": {}, "a b/ü+%2F": {0, 255}, "large": bytes.Repeat([]byte("0123456789abcdef"), 1<<16),
+		} {
+			must(t, s.Blobs.PutBlob(t.Context(), key, data))
+			got, err := s.Blobs.Blob(t.Context(), key)
+			must(t, err)
+			if !bytes.Equal(got, data) {
+				t.Errorf("blob %q has %d bytes, want the %d stored", key, len(got), len(data))
+			}
+		}
+	})
+	t.Run("PutBlob of the same bytes again is a success, of others a conflict", func(t *testing.T) {
+		s := open(t)
+		for range 2 {
+			must(t, s.Blobs.PutBlob(t.Context(), "k", []byte("first")))
+		}
+		for _, other := range []string{"other", "first and more", ""} {
+			err := s.Blobs.PutBlob(t.Context(), "k", []byte(other))
+			if e, ok := errors.AsType[*core.BlobConflictError](err); !ok || e.Key != "k" {
+				t.Errorf("PutBlob(%q) = %v, want a conflict", other, err)
+			}
+		}
+		got, err := s.Blobs.Blob(t.Context(), "k")
+		must(t, err)
+		equal(t, "blob", string(got), "first")
+	})
+	t.Run("PutBlob by many at once keeps one's bytes", func(t *testing.T) {
+		s := open(t)
+		errs := together(6, func(i int) error { return s.Blobs.PutBlob(t.Context(), "k", []byte{byte(i)}) })
+		won := slices.Index(errs, nil)
+		got, err := s.Blobs.Blob(t.Context(), "k")
+		must(t, err)
+		if won < 0 || !bytes.Equal(got, []byte{byte(won)}) {
+			t.Errorf("blob = %v after %v, want the winner's", got, errs)
+		}
+		for i, err := range errs {
+			if _, conflict := errors.AsType[*core.BlobConflictError](err); i != won && !conflict {
+				t.Errorf("contender %d: %v, want a conflict", i, err)
+			}
+		}
+	})
+}
+
+// ReclaimQueue checks the contract of [core.ReclaimQueue].
+func ReclaimQueue(t *testing.T, open Open) {
+	t.Run("Send takes every job, more than one request holds", func(t *testing.T) {
+		s := open(t)
+		want := map[core.ReclaimJob]bool{}
+		var jobs []core.ReclaimJob
+		for i := range 23 {
+			r := ended("acme/ü", core.RunID(fmt.Sprint("r", i)))
+			r.Instance, r.SandboxKey = core.InstanceID(fmt.Sprint("i", i)), "k"
+			must(t, s.Seed.Run(t.Context(), r))
+			job := core.ReclaimJob{Tenant: r.Tenant, Run: r.RunKey.Run, Key: "k", Instance: r.Instance, Kind: core.JobEnd}
+			jobs, want[job] = append(jobs, job), true
+		}
+		must(t, s.Queue.Send(t.Context(), jobs))
+		got, err := s.Seed.Received(t.Context(), len(jobs))
+		must(t, err)
+		equal(t, "jobs", len(got), len(want))
+		for _, job := range got {
+			if !want[job] {
+				t.Errorf("received %+v, which was not sent", job)
+			}
+		}
+	})
+	t.Run("Send keeps each kind of job as it is", func(t *testing.T) {
+		s := open(t)
+		r := ended("acme", "r")
+		r.Instance = "i1"
+		must(t, s.Seed.Run(t.Context(), r))
+		must(t, s.Seed.Row(t.Context(), intent("i2")))
+		for _, job := range []core.ReclaimJob{
+			{Tenant: "acme", Run: "r", Instance: "i1", Kind: core.JobIdle},
+			{Tenant: "acme", Key: "k", Instance: "i1", Kind: core.JobDue},
+			{Instance: "i2", Kind: core.JobLedger},
+		} {
+			must(t, s.Queue.Send(t.Context(), []core.ReclaimJob{job}))
+			got, err := s.Seed.Received(t.Context(), 1)
+			must(t, err)
+			equal(t, "received", got, []core.ReclaimJob{job})
+		}
+	})
+	t.Run("Send of nothing is a success", func(t *testing.T) {
+		must(t, open(t).Queue.Send(t.Context(), nil))
+	})
+}
+
+// Controls checks the contract of [core.Controls].
+func Controls(t *testing.T, open Open) {
+	t.Run("Control without settings is the zero value", func(t *testing.T) {
+		got, err := open(t).Controls.Control(t.Context())
+		must(t, err)
+		equal(t, "control", got, core.Control{})
+	})
+	t.Run("Control reads what was set last", func(t *testing.T) {
+		s := open(t)
+		for _, want := range []core.Control{{Mode: core.Observe}, {Mode: core.Enforce, Frozen: true}, {Frozen: true}, {}} {
+			must(t, s.Seed.Control(t.Context(), want))
+			got, err := s.Controls.Control(t.Context())
+			must(t, err)
+			equal(t, "control", got, want)
+		}
+	})
+}
