@@ -183,7 +183,7 @@ func (s *Server) launch(cluster string, d *definition, in runTaskInput) *task {
 	for _, c := range d.ContainerDefinitions {
 		id := newUUID()
 		t.containers = append(t.containers, &container{
-			definition: c, id: id, arn: s.arn("container/" + cluster + "/" + t.id + "/" + id), lastStatus: statusPending,
+			definition: c, id: id, arn: s.arn("container/" + cluster + "/" + t.id + "/" + id), lastStatus: statusPending, ended: make(chan struct{}),
 		})
 	}
 	s.tasks[t.id] = t

@@ -6,12 +6,14 @@ import (
 	"net/http"
 )
 
-// Errors of [New].
+// Errors of a [Server] and of [New].
 var (
 	// ErrNotLoopback means that the address asked for could be reached from elsewhere.
 	ErrNotLoopback = errors.New("listen for local fargate: the address is not a loopback literal")
 	// ErrUnknownTask means that a server method was given a task that does not exist.
 	ErrUnknownTask = errors.New("find task: unknown id")
+	// ErrNotRunning means that a task has no container that runs.
+	ErrNotRunning = errors.New("no container runs")
 )
 
 // apiError is an error of the ECS API.

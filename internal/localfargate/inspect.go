@@ -124,7 +124,7 @@ func (s *Server) SetDefaultFaults(f Faults) error {
 }
 
 // KillTask lets a task die by itself: its main processes are killed, as by a crash
-// or for want of memory, and ECS finds out.
+// or for want of memory, and ECS finds out. A task without a running container is [ErrNotRunning].
 func (s *Server) KillTask(ref string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,13 +132,18 @@ func (s *Server) KillTask(ref string) error {
 	if err != nil {
 		return err
 	}
+	killed := false
 	for _, c := range t.containers {
-		if c.box == nil {
-			return fmt.Errorf("kill task %s: it does not run yet", ref)
+		if c.lastStatus != statusRunning {
+			continue
 		}
 		if err := c.box.Signal(syscall.SIGKILL); err != nil {
 			return fmt.Errorf("kill task %s: %w", ref, err)
 		}
+		killed = true
+	}
+	if !killed {
+		return fmt.Errorf("kill task %s: %w", ref, ErrNotRunning)
 	}
 	return nil
 }

@@ -164,7 +164,23 @@ func (w *world) describe(arn string) types.Task {
 	return out.Tasks[0]
 }
 
-func TestSliceRunsExecsAndStops(t *testing.T) {
+// until looks again at every event and at a steady pace in between.
+func (w *world) until(what string, condition func() bool) {
+	w.t.Helper()
+	deadline := time.After(30 * time.Second)
+	pace := time.NewTicker(20 * time.Millisecond)
+	defer pace.Stop()
+	for !condition() {
+		select {
+		case <-w.news:
+		case <-pace.C:
+		case <-deadline:
+			w.t.Fatalf("it does not come about that %s", what)
+		}
+	}
+}
+
+func TestTaskRunsExecsAndStopsInEveryIsolation(t *testing.T) {
 	for _, kind := range []box.Isolation{box.Namespaces, box.UserNamespaces, box.Directory} {
 		t.Run(string(kind), func(t *testing.T) {
 			if err := box.Try(kind, t.TempDir()); err != nil && kind != box.Directory {

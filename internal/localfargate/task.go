@@ -45,7 +45,7 @@ type task struct {
 	containers []*container
 	stopAsked  chan struct{}
 	exited     chan struct{} // an essential container ended
-	done       chan struct{}   // closed when nothing of it runs and it is STOPPED
+	done       chan struct{} // closed when nothing of it runs and it is STOPPED
 
 	tags          []tag
 	lastStatus    string
@@ -68,6 +68,7 @@ type container struct {
 	runtimeID  string
 	box        *box.Box
 	agent      *datachannel.Agent
+	ended      chan struct{} // closed when the end of the box is recorded
 
 	lastStatus     string
 	exitCode       *int
@@ -187,6 +188,7 @@ func (t *task) startContainer(ctx context.Context, c *container) error {
 
 // watch records the end of a container, whoever ended it.
 func (t *task) watch(ctx context.Context, c *container) {
+	defer close(c.ended)
 	<-c.box.Done()
 	if c.agent != nil {
 		c.agent.Stop()
@@ -288,7 +290,7 @@ func (t *task) stopContainer(ctx context.Context, c *container) {
 	_ = c.box.Signal(syscall.SIGTERM)
 	t.pause(ctx, limit, c)
 	c.box.Kill()
-	<-c.box.Done()
+	<-c.ended
 }
 
 func (t *task) containerDir(c *container) string {
