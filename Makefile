@@ -6,8 +6,8 @@
 SHELL := /bin/sh
 
 FUNCTIONS := $(notdir $(wildcard functions/*))
-LDFLAGS   := -s -w
-GOBUILD   := CGO_ENABLED=0 go build -trimpath -tags lambda.norpc -ldflags '$(LDFLAGS)'
+# The same bytes from the same code: the hash of a binary names its deploy.
+GOBUILD   := CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags lambda.norpc -ldflags '-s -w'
 HOST      := GOOS=linux GOARCH=$(shell go env GOHOSTARCH)
 # The race detector needs a C compiler.
 RACE      := $(shell command -v cc >/dev/null 2>&1 && echo -race)
@@ -27,6 +27,7 @@ help: ## Show this list
 
 .PHONY: setup
 setup: .venv/.ready node_modules/.ready ## Install the pinned local engine and CDK CLI, into this directory
+	@:
 
 .venv/.ready: requirements.txt
 	@python3 -m venv --clear .venv
@@ -60,7 +61,7 @@ build-local: ## Build the functions for this machine, to dist/local/<function>/b
 dist/%/bootstrap: build ;@:
 dist/local/%/bootstrap: build-local ;@:
 
-STACK := $(wildcard infra/*.go) infra/go.mod infra/go.sum $(wildcard internal/names/*.go)
+STACK := Makefile $(wildcard infra/*.go) infra/go.mod infra/go.sum $(wildcard internal/names/*.go) internal/core/limits.go
 
 cdk.out/aws/manifest.json: $(STACK) $(FUNCTIONS:%=dist/%/bootstrap)
 	@rm -rf $(@D)

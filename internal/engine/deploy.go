@@ -22,6 +22,10 @@ type Deployment struct {
 	Assembly string
 	// Stack is its name. Default: [names.Stack].
 	Stack string
+	// ECSEndpoint is local Fargate's loopback URL, which the functions get as
+	// AWS_ENDPOINT_URL_ECS; the stack's task definition is registered there.
+	// Default: the engine's [Options.ECSEndpoint].
+	ECSEndpoint string
 }
 
 // Outputs are the outputs of a deployed stack.
@@ -37,8 +41,14 @@ func (e *Engine) Deploy(ctx context.Context, d Deployment) (Outputs, error) {
 	if d.Stack == "" {
 		d.Stack = names.Stack
 	}
+	if d.ECSEndpoint == "" {
+		d.ECSEndpoint = e.ECSEndpoint
+	}
 	if _, err := os.Stat(filepath.Join(d.Assembly, "manifest.json")); err != nil {
 		return nil, fmt.Errorf("deploy stack %s: no assembly, run make synth: %w", d.Stack, err)
+	}
+	if !Loopback(d.ECSEndpoint) {
+		return nil, fmt.Errorf("deploy stack %s: ECS endpoint %s is not a loopback URL", d.Stack, d.ECSEndpoint)
 	}
 	ctx, cancel := context.WithTimeout(ctx, deployWithin)
 	defer cancel()
@@ -49,10 +59,15 @@ func (e *Engine) Deploy(ctx context.Context, d Deployment) (Outputs, error) {
 	if err := e.cdk(ctx, "deploy", d.Stack, "--app", d.Assembly, "--require-approval", "never",
 		"--outputs-file", file,
 		"--parameters", names.ParamEndpoint+"="+e.Endpoint,
-		"--parameters", names.ParamEndpointECS+"="+e.ECSEndpoint); err != nil {
+		"--parameters", names.ParamEndpointECS+"="+d.ECSEndpoint); err != nil {
 		return nil, err
 	}
-	return readOutputs(file, d.Stack)
+	outputs, err := readOutputs(file, d.Stack)
+	if err != nil || d.ECSEndpoint == e.Endpoint {
+		return outputs, err
+	}
+	outputs[names.OutTaskDefinition], err = e.copyECS(ctx, d.ECSEndpoint, outputs)
+	return outputs, err
 }
 
 func readOutputs(file, stack string) (Outputs, error) {
