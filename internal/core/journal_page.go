@@ -13,6 +13,7 @@ type JournalPage struct {
 	Inode   int64
 	From    int64
 	Bytes   []byte
+	Stderr  []byte // end of the sidecar, at most JournalTail bytes; only of a page that reaches the journal's end
 }
 
 // PageScript composes the script that reads run's journal from the byte position
@@ -33,7 +34,7 @@ func (f JournalFormat) PageScript(run RunID, from int64, max int) (string, error
 		max = MaxJournalPage
 	}
 	begin := from - min(from, JournalOverlap)
-	sizes := fmt.Sprintf("begin=%d max=%d\n", begin, from-begin+int64(max))
+	sizes := fmt.Sprintf("begin=%d max=%d emax=%d\n", begin, from-begin+int64(max), JournalTail)
 	return boundedScript(30, vars+sizes+shellAnswer+pageBody), nil
 }
 
@@ -42,8 +43,18 @@ present=0
 [ $k = missing ] || present=1
 bytes=$((size > begin ? size - begin : 0))
 bytes=$((bytes > max ? max : bytes))
-answer "present=$present size=$size inode=$inode from=$begin bytes=$bytes"
+jsize=$size jinode=$inode efrom=0 esize=0
+if [ $((begin + bytes)) -ge $jsize ]; then
+  kind "$e"
+  if [ $k = regular ]; then
+    facts "$e"
+    efrom=$((size > emax ? size - emax : 0))
+    esize=$((size - efrom))
+  fi
+fi
+answer "present=$present size=$jsize inode=$jinode from=$begin bytes=$bytes stderr=$esize"
 section "$j" $begin $bytes
+section "$e" $efrom $esize
 finish
 `
 
@@ -60,6 +71,9 @@ func ParsePage(out []byte) (JournalPage, error) {
 	}
 	p.Present = a.fields["present"] == "1"
 	if p.Bytes, err = a.section("bytes"); err != nil {
+		return JournalPage{}, err
+	}
+	if p.Stderr, err = a.section("stderr"); err != nil {
 		return JournalPage{}, err
 	}
 	if len(p.Bytes) > 0 && p.From+int64(len(p.Bytes)) > p.Size || !p.Present && p.Size != 0 {

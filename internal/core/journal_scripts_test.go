@@ -98,6 +98,11 @@ type agent struct {
 func (b *box) start(s core.JournalStart, input string) agent {
 	b.t.Helper()
 	s.Nonce = testNonce
+	return b.startWith(s, input)
+}
+
+func (b *box) startWith(s core.JournalStart, input string) agent {
+	b.t.Helper()
 	script, err := b.runs.StartScript(s)
 	if err != nil {
 		b.t.Fatal(err)
@@ -579,3 +584,8 @@ func TestStartKeepsTheMainProcessGroupsAndOddNames(t *testing.T) {
 		}
 	})
 }
+
+// ownGroup puts cmd and what it starts into a process group, which killGroup ends.
+func ownGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
+
+func killGroup(cmd *exec.Cmd) { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

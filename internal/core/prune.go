@@ -1,0 +1,320 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// PruneStanding is what the run store says of a run whose journal lies around.
+type PruneStanding int
+
+// The standings. The zero value keeps the journal.
+const (
+	PruneLive     PruneStanding = iota // not terminal, or of a status nobody knows
+	PruneTerminal                      // ended
+	PruneUnknown                       // the store does not know the run
+)
+
+// PruneReason says why a journal was kept.
+type PruneReason string
+
+// The reasons.
+const (
+	KeptNonTerminal   PruneReason = "non-terminal"
+	KeptTooRecent     PruneReason = "orphan-too-recent"
+	KeptNoAgeGate     PruneReason = "age-gate-unavailable"
+	KeptNoEntry       PruneReason = "age-gate-missing-entry"
+	KeptUndecodable   PruneReason = "undecodable-name"
+	KeptStoreError    PruneReason = "store-error"
+	KeptDeleteFailed  PruneReason = "delete-failed"
+	KeptMaxDeletes    PruneReason = "max-deletes"
+	defaultOrphanAge              = time.Hour
+	defaultMaxDeletes             = 200
+)
+
+// PrunePolicy bounds a prune. The zero value is the default.
+type PrunePolicy struct {
+	// OrphanAge is how old the newest file of a run that the store does not know has
+	// to be; nil: one hour. A reader makes the journal before the record exists.
+	OrphanAge *time.Duration
+	// MaxDeletes is how many runs' files one prune removes; 0: 200.
+	MaxDeletes int
+}
+
+// PruneRun is one run's files in a journal directory: one decision.
+type PruneRun struct {
+	Run   RunID
+	Names []string
+	// Orphan is why these files are kept if the store does not know the run; empty:
+	// they are old enough to go.
+	Orphan PruneReason
+}
+
+// PrunePlan says, for one journal directory, what is to be asked of the store and
+// what each answer leads to.
+type PrunePlan struct {
+	Listed     int // names in the directory
+	Runs       []PruneRun
+	Kept       []PruneKept // names that belong to no run: never deleted
+	AgeGate    bool        // times of change are known
+	TimesErr   error       // why they could not be asked for
+	MaxDeletes int
+}
+
+// PruneKept are files that stay, and why. Run is empty for an undecodable name.
+type PruneKept struct {
+	Run    RunID       `json:"run,omitempty"`
+	Names  []string    `json:"names"`
+	Reason PruneReason `json:"reason"`
+}
+
+// PlanPrune decides what of a listing may go. Names are grouped by the run they
+// decode to, in the order of the listing.
+func (f JournalFormat) PlanPrune(listing JournalListing, now Millis, policy PrunePolicy) PrunePlan {
+	plan := PrunePlan{Listed: len(listing.Names), AgeGate: listing.Times.Known, TimesErr: listing.TimesErr, MaxDeletes: policy.MaxDeletes}
+	if plan.MaxDeletes <= 0 {
+		plan.MaxDeletes = defaultMaxDeletes
+	}
+	at := map[RunID]int{}
+	for _, name := range listing.Names {
+		decoded := f.DecodeName(name)
+		if decoded.Kind != JournalNameRun {
+			plan.Kept = append(plan.Kept, PruneKept{Names: []string{name}, Reason: KeptUndecodable})
+			continue
+		}
+		i, seen := at[decoded.Run]
+		if !seen {
+			i = len(plan.Runs)
+			at[decoded.Run] = i
+			plan.Runs = append(plan.Runs, PruneRun{Run: decoded.Run})
+		}
+		plan.Runs[i].Names = append(plan.Runs[i].Names, name)
+	}
+	for i, run := range plan.Runs {
+		plan.Runs[i].Orphan = orphan(run.Names, listing.Times, now, policy)
+	}
+	return plan
+}
+
+// orphan says why the files of a run that no store knows stay, or nothing.
+func orphan(names []string, times JournalTimes, now Millis, policy PrunePolicy) PruneReason {
+	if !times.Known {
+		return KeptNoAgeGate
+	}
+	changed := map[string]Millis{}
+	for _, t := range times.Of {
+		changed[t.Name] = t.At
+	}
+	var newest Millis
+	for _, name := range names {
+		at, ok := changed[name]
+		if !ok {
+			return KeptNoEntry
+		}
+		newest = max(newest, at)
+	}
+	age := defaultOrphanAge
+	if policy.OrphanAge != nil {
+		age = *policy.OrphanAge
+	}
+	if now.Sub(newest) < age {
+		return KeptTooRecent
+	}
+	return ""
+}
+
+// Decide says why the run's files are kept under what the store says, or nothing:
+// they go.
+func (r PruneRun) Decide(standing PruneStanding) PruneReason {
+	switch standing {
+	case PruneTerminal:
+		return ""
+	case PruneUnknown:
+		return r.Orphan
+	}
+	return KeptNonTerminal
+}
+
+// PruneStore tells a run's standing.
+type PruneStore interface {
+	// Standing answers from a consistent read. A store that could not be asked is an
+	// error, never "unknown".
+	Standing(ctx context.Context, run RunID) (PruneStanding, error)
+}
+
+// PruneRemover removes runs' files.
+type PruneRemover interface {
+	// Remove answers for each run, in order: nil if its files are gone.
+	Remove(ctx context.Context, runs []RunID) []error
+}
+
+// PruneReport is what a prune did.
+type PruneReport struct {
+	Listed   int            `json:"listed"`
+	Runs     int            `json:"runs"`
+	Deleted  []RunID        `json:"deleted"`
+	Kept     []PruneKept    `json:"kept"`
+	AgeGate  bool           `json:"ageGate"`
+	Failures []PruneFailure `json:"failures"`
+}
+
+// PruneFailure is a question or a removal that failed. The files stay.
+type PruneFailure struct {
+	Stage string `json:"stage"` // list, mtime-list, store, delete
+	Run   RunID  `json:"run,omitempty"`
+	Err   error  `json:"-"`
+}
+
+// pruneVerdict is how one run's files fared: gone, or kept for a reason and
+// perhaps after a failure.
+type pruneVerdict struct {
+	reason  PruneReason
+	failure *PruneFailure
+}
+
+// Apply asks the store about each run, removes what may go and reports. It never
+// fails as a whole: what could not be asked or removed is kept and listed. When
+// enough was removed, the rest is kept without asking.
+func (p PrunePlan) Apply(ctx context.Context, store PruneStore, remover PruneRemover) PruneReport {
+	verdicts := make([]pruneVerdict, len(p.Runs))
+	for next, left := 0, p.MaxDeletes; next < len(p.Runs); {
+		if left == 0 {
+			verdicts[next].reason = KeptMaxDeletes
+			next++
+			continue
+		}
+		var batch []int
+		batch, next = p.candidates(ctx, next, left, store, verdicts)
+		left -= p.remove(ctx, batch, remover, verdicts)
+	}
+	return p.report(verdicts)
+}
+
+// candidates asks about the runs from next on until max of them may go.
+func (p PrunePlan) candidates(ctx context.Context, next, max int, store PruneStore, verdicts []pruneVerdict) ([]int, int) {
+	var batch []int
+	for ; next < len(p.Runs) && len(batch) < max; next++ {
+		run := p.Runs[next]
+		standing, err := store.Standing(ctx, run.Run)
+		if err != nil {
+			verdicts[next] = pruneVerdict{KeptStoreError, &PruneFailure{Stage: "store", Run: run.Run, Err: err}}
+			continue
+		}
+		if verdicts[next].reason = run.Decide(standing); verdicts[next].reason == "" {
+			batch = append(batch, next)
+		}
+	}
+	return batch, next
+}
+
+// remove removes the files of the runs in batch and counts those that are gone.
+func (p PrunePlan) remove(ctx context.Context, batch []int, remover PruneRemover, verdicts []pruneVerdict) int {
+	if len(batch) == 0 {
+		return 0
+	}
+	runs := make([]RunID, len(batch))
+	for i, at := range batch {
+		runs[i] = p.Runs[at].Run
+	}
+	gone := 0
+	for i, err := range remover.Remove(ctx, runs) {
+		if err == nil {
+			gone++
+			continue
+		}
+		verdicts[batch[i]] = pruneVerdict{KeptDeleteFailed, &PruneFailure{Stage: "delete", Run: runs[i], Err: err}}
+	}
+	return gone
+}
+
+func (p PrunePlan) report(verdicts []pruneVerdict) PruneReport {
+	report := PruneReport{Listed: p.Listed, Runs: len(p.Runs), Kept: slices.Clone(p.Kept), AgeGate: p.AgeGate}
+	if p.TimesErr != nil {
+		report.Failures = append(report.Failures, PruneFailure{Stage: "mtime-list", Err: p.TimesErr})
+	}
+	for i, run := range p.Runs {
+		v := verdicts[i]
+		if v.failure != nil {
+			report.Failures = append(report.Failures, *v.failure)
+		}
+		if v.reason == "" {
+			report.Deleted = append(report.Deleted, run.Run)
+			continue
+		}
+		report.Kept = append(report.Kept, PruneKept{Run: run.Run, Names: run.Names, Reason: v.reason})
+	}
+	return report
+}
+
+// JournalPruner prunes the journal directory of a sandbox by scripts.
+type JournalPruner struct {
+	Exec   Executor
+	Format JournalFormat
+	Store  PruneStore
+	Policy PrunePolicy
+}
+
+// Prune removes what nobody will read again from target's journal directory. A
+// listing that failed is reported as such, and nothing is removed.
+func (p JournalPruner) Prune(ctx context.Context, target ExecTarget, now Millis) PruneReport {
+	listing, err := p.list(ctx, target)
+	if err != nil {
+		return PruneReport{Failures: []PruneFailure{{Stage: "list", Err: err}}}
+	}
+	return p.Format.PlanPrune(listing, now, p.Policy).Apply(ctx, p.Store, execRemover{p, target})
+}
+
+func (p JournalPruner) list(ctx context.Context, target ExecTarget) (JournalListing, error) {
+	out, err := p.Exec.Exec(ctx, target, p.Format.ListScript(), nil)
+	if err != nil {
+		return JournalListing{}, err
+	}
+	return ParseListing(out.Stdout)
+}
+
+type execRemover struct {
+	JournalPruner
+	target ExecTarget
+}
+
+// removeBatch bounds the runs that one script removes, and so its length.
+const removeBatch = 50
+
+func (r execRemover) Remove(ctx context.Context, runs []RunID) []error {
+	var errs []error
+	for batch := range slices.Chunk(runs, removeBatch) {
+		errs = append(errs, r.removeBatch(ctx, batch)...)
+	}
+	return errs
+}
+
+func (r execRemover) removeBatch(ctx context.Context, runs []RunID) []error {
+	gone, err := r.removed(ctx, runs)
+	errs := make([]error, len(runs))
+	for i, run := range runs {
+		switch {
+		case err != nil:
+			errs[i] = err
+		case !gone[i]:
+			errs[i] = fmt.Errorf("remove journal of run %s: %w", run, errFilesStay)
+		}
+	}
+	return errs
+}
+
+var errFilesStay = errors.New("files stay")
+
+func (r execRemover) removed(ctx context.Context, runs []RunID) ([]bool, error) {
+	script, err := r.Format.RemoveScript(runs)
+	if err != nil {
+		return nil, err
+	}
+	out, err := r.Exec.Exec(ctx, r.target, script, nil)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemove(out.Stdout, len(runs))
+}
