@@ -103,16 +103,12 @@ func (i *initProcess) startMain() error {
 		return fmt.Errorf("open stdin: %w", err)
 	}
 	defer null.Close()
-	pid, err := i.spawn(0, i.spec.Argv, &syscall.ProcAttr{
+	return i.spawn(0, i.spec.Argv, &syscall.ProcAttr{
 		Dir:   i.spec.WorkDir,
 		Env:   i.spec.Env,
 		Files: []uintptr{null.Fd(), 1, 2},
 		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: cred},
 	})
-	if err != nil {
-		return err
-	}
-	return i.wire.send(reply{Op: "started", PID: pid}, nil)
 }
 
 // live serves requests until the main process or the outside ends, then leaves
@@ -159,7 +155,7 @@ func (i *initProcess) exec(r request, tty *os.File) {
 		return
 	}
 	fd := tty.Fd()
-	pid, err := i.spawn(r.ID, r.Argv, &syscall.ProcAttr{
+	err := i.spawn(r.ID, r.Argv, &syscall.ProcAttr{
 		Dir:   i.spec.WorkDir,
 		Env:   r.Env,
 		Files: []uintptr{fd, fd, fd},
@@ -167,9 +163,7 @@ func (i *initProcess) exec(r request, tty *os.File) {
 	})
 	if err != nil {
 		_ = i.wire.send(reply{Op: "failed", ID: r.ID, Reason: err.Error()}, nil)
-		return
 	}
-	_ = i.wire.send(reply{Op: "started", ID: r.ID, PID: pid}, nil)
 }
 
 func (i *initProcess) signal(r request) {
@@ -180,22 +174,22 @@ func (i *initProcess) signal(r request) {
 	}
 }
 
-// spawn starts one process. Its error reads as the agent of ECS Exec and the
-// container engine word it.
-func (i *initProcess) spawn(id int, argv []string, attr *syscall.ProcAttr) (int, error) {
+// spawn starts one process and reports that, before its end can be reported. Its
+// error reads as the agent of ECS Exec and the container engine word it.
+func (i *initProcess) spawn(id int, argv []string, attr *syscall.ProcAttr) error {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
-		return 0, err
+		return err
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	pid, err := syscall.ForkExec(path, argv, attr)
 	if err != nil {
-		return 0, &os.PathError{Op: "fork/exec", Path: path, Err: err}
+		return &os.PathError{Op: "fork/exec", Path: path, Err: err}
 	}
 	i.children[pid] = id
 	i.pids[id] = pid
-	return pid, nil
+	return i.wire.send(reply{Op: "started", ID: id, PID: pid}, nil)
 }
 
 // reap collects every child, also those that other processes left to the init.
