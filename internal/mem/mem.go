@@ -70,6 +70,7 @@ type Store struct {
 	blobs    map[string][]byte
 	jobs     []core.ReclaimJob
 	control  core.Control
+	audit    []core.AuditEntry
 
 	version int // counts changes, for the index's lag
 	lag     int
@@ -125,6 +126,8 @@ var (
 	_ core.Blobs               = (*Process)(nil)
 	_ core.ReclaimQueue        = (*Process)(nil)
 	_ core.Controls            = (*Process)(nil)
+	_ core.ControlWriter       = (*Process)(nil)
+	_ core.AuditLog            = (*Process)(nil)
 )
 
 // NewProcess returns another process on the same state, with its own plan.

@@ -67,3 +67,36 @@ func (s *Store) SetControl(c core.Control) {
 	defer s.mu.Unlock()
 	s.control = c
 }
+
+// UpdateControl carries out one transition of the settings.
+func (p *Process) UpdateControl(ctx context.Context, t core.ControlTransition) (core.Control, error) {
+	return get(ctx, p, t.Name(), func(s *Store) (core.Control, error) {
+		next, err := t.Apply(s.control)
+		if err != nil {
+			if t.Landed(s.control) {
+				return s.control, nil
+			}
+			return core.Control{}, err
+		}
+		s.control = next
+		p.wrote(t.Name())
+		return next, nil
+	})
+}
+
+// Record appends an audit entry.
+func (p *Process) Record(ctx context.Context, e core.AuditEntry) error {
+	_, err := get(ctx, p, "audit", func(s *Store) (struct{}, error) {
+		s.audit = append(s.audit, e)
+		p.wrote("audit")
+		return struct{}{}, nil
+	})
+	return err
+}
+
+// Audit lists what was recorded, in order.
+func (s *Store) Audit() []core.AuditEntry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.audit)
+}

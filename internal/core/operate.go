@@ -1,0 +1,249 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// SetHold keeps a run's sandbox from expiry and reclaim until a time, or takes
+// that back.
+type SetHold struct{ Hold Hold }
+
+// Name is "hold".
+func (SetHold) Name() string { return "hold" }
+
+// Apply: the run has not been reclaimed.
+func (t SetHold) Apply(r Run) (Run, error) {
+	if r.Status.Terminal() && r.Row == RowNone {
+		return refusal(t, r, "reclaimed")
+	}
+	r.Hold = t.Hold
+	return r, nil
+}
+
+// Landed: the hold is mine.
+func (t SetHold) Landed(r Run) bool { return r.Hold == t.Hold }
+
+// SetTTL changes how long a run may stay detached. An expiry's claim carries the TTL
+// as it read it, so an extension and an expiry never both succeed (I8).
+type SetTTL struct{ Seconds int64 }
+
+// Name is "extend".
+func (SetTTL) Name() string { return "extend" }
+
+// Apply: not terminal, not ending.
+func (t SetTTL) Apply(r Run) (Run, error) {
+	if why := failing(
+		check{!r.Status.Terminal(), "terminal"},
+		check{r.Ending == nil, "ending"},
+	); why != "" {
+		return refusal(t, r, why)
+	}
+	r.TTLSeconds = t.Seconds
+	return r, nil
+}
+
+// Landed: the TTL is mine.
+func (t SetTTL) Landed(r Run) bool { return r.TTLSeconds == t.Seconds }
+
+// AuditEntry is what an operator did, to what, and why. Entries are appended only.
+type AuditEntry struct {
+	At      Millis
+	By, Why string
+	Op      string // hold, release, extend, kill, freeze, thaw, mode
+	Subject string // "tenant/run", or the installation
+	Detail  string
+}
+
+// AuditLog keeps who did what and why.
+type AuditLog interface {
+	// Record appends an entry.
+	Record(ctx context.Context, e AuditEntry) error
+}
+
+// ErrTooLate tells that a sandbox is being reclaimed already.
+var ErrTooLate = errors.New("too late: its sandbox is being reclaimed")
+
+// Operator is the use case of the operator's own commands. Each is recorded with
+// who and why before it is done.
+type Operator struct {
+	Runs      Runs
+	Sandboxes Sandboxes
+	Ledger    Ledger
+	Due       SandboxIndex
+	Controls  ControlWriter
+	Audit     AuditLog
+}
+
+// By is who acts, and why. Both are asked for.
+type By struct{ Who, Why string }
+
+func (o *Operator) record(ctx context.Context, by By, op, subject, detail string) error {
+	if by.Who == "" || by.Why == "" {
+		return fmt.Errorf("%s %s: want who does it and why, got %q and %q", op, subject, by.Who, by.Why)
+	}
+	return o.Audit.Record(ctx, AuditEntry{
+		At: MillisOf(time.Now()), By: by.Who, Why: by.Why, Op: op, Subject: subject, Detail: detail,
+	})
+}
+
+// Hold writes the hold and then reads the mark and the ledger row, where the
+// destroyer marks and then reads the hold (I13): of the two, at least one sees the
+// other. It answers ErrTooLate, and takes the hold back, where the sandbox's end has
+// begun.
+func (o *Operator) Hold(ctx context.Context, key RunKey, until Millis, by By) error {
+	if now := MillisOf(time.Now()); until <= now {
+		return fmt.Errorf("hold run %s: until: want a time to come, got %s", key, until.Time().Format(time.RFC3339))
+	}
+	if err := o.record(ctx, by, "hold", key.String(), until.Time().Format(time.RFC3339)); err != nil {
+		return err
+	}
+	r, err := o.Runs.Update(ctx, key, SetHold{Hold{Until: until, By: by.Who, Why: by.Why}})
+	if err != nil {
+		return fmt.Errorf("hold run %s: %w", key, err)
+	}
+	late, err := o.reclaiming(ctx, r)
+	if err != nil {
+		return fmt.Errorf("hold run %s: it is written, and whether in time is not known: %w", key, err)
+	}
+	if !late {
+		return nil
+	}
+	_, err = o.Runs.Update(ctx, key, SetHold{})
+	return fmt.Errorf("hold run %s: %w", key, errors.Join(ErrTooLate, ignoreRefused(err)))
+}
+
+// reclaiming reads the mark and the ledger row of a run's sandbox.
+func (o *Operator) reclaiming(ctx context.Context, r Run) (bool, error) {
+	if r.Instance == "" {
+		return false, nil
+	}
+	row, err := o.Ledger.Row(ctx, r.Instance)
+	if err != nil && !isNotFound(err) {
+		return false, err
+	}
+	if err == nil && (row.State == LedgerStopping || row.State == LedgerClosed) {
+		return true, nil
+	}
+	box, err := o.Sandboxes.Sandbox(ctx, r.SandboxKey)
+	if err != nil {
+		return false, ignoreNotFound(err)
+	}
+	return box.Instance == r.Instance && box.Reclaiming != "", nil
+}
+
+// Release takes a hold back.
+func (o *Operator) Release(ctx context.Context, key RunKey, by By) error {
+	if err := o.record(ctx, by, "release", key.String(), ""); err != nil {
+		return err
+	}
+	if _, err := o.Runs.Update(ctx, key, SetHold{}); err != nil {
+		return fmt.Errorf("release run %s: %w", key, err)
+	}
+	return nil
+}
+
+// Extend gives a run that many seconds from its detach.
+func (o *Operator) Extend(ctx context.Context, key RunKey, seconds int64, by By) error {
+	if seconds <= 0 {
+		return fmt.Errorf("extend run %s: ttl: want seconds from 1 on, got %d", key, seconds)
+	}
+	if err := o.record(ctx, by, "extend", key.String(), fmt.Sprintf("%d s", seconds)); err != nil {
+		return err
+	}
+	if _, err := o.Runs.Update(ctx, key, SetTTL{Seconds: seconds}); err != nil {
+		return fmt.Errorf("extend run %s: %w", key, err)
+	}
+	return nil
+}
+
+// Kill records the wish that a run end; its host or the next sweep ends it.
+func (o *Operator) Kill(ctx context.Context, key RunKey, by By) error {
+	if err := o.record(ctx, by, "kill", key.String(), ""); err != nil {
+		return err
+	}
+	if _, err := RequestCancelOf(ctx, o.Runs, key); err != nil {
+		return fmt.Errorf("kill run %s: %w", key, err)
+	}
+	return nil
+}
+
+// cancelTries bounds how often a cancel reads the row again that moved under it.
+const cancelTries = 5
+
+// RequestCancelOf records a cancel, reading the row again where it moved.
+func RequestCancelOf(ctx context.Context, runs Runs, key RunKey) (Run, error) {
+	var err error
+	for range cancelTries {
+		var r Run
+		if r, err = runs.Run(ctx, key); err != nil {
+			return Run{}, err
+		}
+		r, err = runs.Update(ctx, key, RequestCancel{Now: MillisOf(time.Now()), Row: r.Row})
+		refused, ok := errors.AsType[*RefusedError](err)
+		if !ok || refused.Why != "row" {
+			return r, err
+		}
+	}
+	return Run{}, err
+}
+
+// Freeze stops all stopping and answers with the tasks whose end is under way still;
+// it is complete one reclaim timeout later.
+func (o *Operator) Freeze(ctx context.Context, by By) ([]LedgerRow, error) {
+	if err := o.record(ctx, by, "freeze", "installation", ""); err != nil {
+		return nil, err
+	}
+	if _, err := o.Controls.UpdateControl(ctx, Freeze{Now: MillisOf(time.Now()), By: by.Who, Why: by.Why}); err != nil {
+		return nil, fmt.Errorf("freeze: %w", err)
+	}
+	return o.stopping(ctx)
+}
+
+// farAhead lists every open row, whenever it is due.
+const farAhead = Millis(1) << 52
+
+func (o *Operator) stopping(ctx context.Context) ([]LedgerRow, error) {
+	var rows []LedgerRow
+	for shard := range Shards {
+		due, err := o.Due.DueSandboxes(ctx, shard, farAhead)
+		if err != nil {
+			return nil, fmt.Errorf("list what is stopping: %w", err)
+		}
+		for _, d := range due {
+			if d.Instance == "" {
+				continue
+			}
+			row, err := o.Ledger.Row(ctx, d.Instance)
+			if err != nil && !isNotFound(err) {
+				return nil, fmt.Errorf("list what is stopping: %w", err)
+			}
+			if err == nil && row.State == LedgerStopping {
+				rows = append(rows, row)
+			}
+		}
+	}
+	return rows, nil
+}
+
+// Thaw takes a freeze back and resets the breaker.
+func (o *Operator) Thaw(ctx context.Context, by By) error {
+	return o.control(ctx, by, "thaw", Thaw{}, "")
+}
+
+// SetMode makes the installation observe or enforce.
+func (o *Operator) SetMode(ctx context.Context, mode Mode, by By) error {
+	return o.control(ctx, by, "mode", SetMode{Mode: mode}, string(mode))
+}
+
+func (o *Operator) control(ctx context.Context, by By, op string, t ControlTransition, detail string) error {
+	if err := o.record(ctx, by, op, "installation", detail); err != nil {
+		return err
+	}
+	if _, err := o.Controls.UpdateControl(ctx, t); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	return nil
+}
