@@ -2,7 +2,9 @@ package localfargate_test
 
 import (
 	"context"
+	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -150,6 +152,20 @@ func (w *world) exec(arn, command string) *types.Session {
 		w.t.Fatal(err)
 	}
 	return out.Session
+}
+
+// file reads a file of the task's first container's work directory; "" if absent.
+func (w *world) file(arn, name string) string {
+	w.t.Helper()
+	state, err := w.server.Task(arn)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(state.Containers[0].WorkDir, name))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		w.t.Fatal(err)
+	}
+	return string(data)
 }
 
 func (w *world) describe(arn string) types.Task {

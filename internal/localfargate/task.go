@@ -339,6 +339,9 @@ func (r boxRunner) Run(argv []string, tty *os.File) (datachannel.Process, error)
 	return s, nil
 }
 
+// Alive implements [datachannel.Runner].
+func (r boxRunner) Alive() bool { return r.box.Ping() == nil }
+
 // agentEnv is what the agent adds to a container's environment for its sessions.
 func agentEnv(env []string) []string {
 	added := []string{"TERM=xterm-256color"}

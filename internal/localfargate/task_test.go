@@ -124,14 +124,15 @@ func TestStopEndsTheWholeTree(t *testing.T) {
 	if got := attach(t, w.exec(arn, "/bin/sh -c '"+strings.ReplaceAll(deaf, "'", `'"'"'`)+"'")).follow(nil); got.output != "left\r\n" {
 		t.Fatalf("session: %+v", got)
 	}
-	state, err := w.server.Task(arn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tree := state.Containers[0].Processes
-	if len(tree) != 4 {
-		t.Fatalf("processes: %+v, want the main one and three in another session", tree)
-	}
+	var tree []box.Process
+	w.until("the main process and three in another session are left", func() bool {
+		state, err := w.server.Task(arn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tree = state.Containers[0].Processes
+		return len(tree) == 4
+	})
 	if _, err := w.StopTask(t.Context(), &ecs.StopTaskInput{Task: &arn}); err != nil {
 		t.Fatal(err)
 	}

@@ -11,9 +11,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/creack/pty"
-
 	"github.com/sandkeeper/sandkeeper/internal/localfargate/box"
+	"github.com/sandkeeper/sandkeeper/internal/localfargate/terminal"
 )
 
 func TestMain(m *testing.M) {
@@ -53,7 +52,7 @@ func start(t *testing.T, kind box.Isolation, script string) *box.Box {
 // session runs a script on a terminal and returns its whole output.
 func session(t *testing.T, b *box.Box, script string) string {
 	t.Helper()
-	master, tty, err := pty.Open()
+	master, tty, err := terminal.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,8 +100,7 @@ func TestSessionsShareTheBoxAndNotTheHost(t *testing.T) {
 }
 
 func TestEveryProcessEndsWithTheBox(t *testing.T) {
-	script := `setsid sh -c 'trap "" TERM HUP; sleep 1000 & sleep 1000' </dev/null >/dev/null 2>&1 &
-	echo ready; exec sleep 1000`
+	script := `setsid sh -c 'trap "" TERM HUP; sleep 1000 & sleep 1000' </dev/null >/dev/null 2>&1 & sleep 0.1; echo ready`
 	kinds(t, func(t *testing.T, kind box.Isolation) {
 		ends := map[string]func(*box.Box){
 			"killed":                 func(b *box.Box) { b.Kill() },
@@ -112,7 +110,7 @@ func TestEveryProcessEndsWithTheBox(t *testing.T) {
 		for name, end := range ends {
 			t.Run(name, func(t *testing.T) {
 				b := start(t, kind, "exec sleep 1000")
-				session(t, b, script[:strings.Index(script, "echo")]+"sleep 0.1; echo ready")
+				session(t, b, script)
 				before := b.Processes()
 				if len(before) < 4 {
 					t.Fatalf("processes before: %v, want the main one and three that left the session", before)
@@ -132,7 +130,7 @@ func TestEveryProcessEndsWithTheBox(t *testing.T) {
 func TestSessionReportsAProgramThatCannotStart(t *testing.T) {
 	kinds(t, func(t *testing.T, kind box.Isolation) {
 		b := start(t, kind, "exec sleep 1000")
-		master, tty, err := pty.Open()
+		master, tty, err := terminal.Open()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,6 +159,20 @@ func TestOrphansAreReaped(t *testing.T) {
 		session(t, b, "for i in 1 2 3; do (sh -c 'exit 0' &); done; sleep 0.2; echo done")
 		if left := b.Processes(); len(left) != 1 {
 			t.Errorf("processes after orphans ended: %v, want the main one only", left)
+		}
+	})
+}
+
+func TestPingTellsLifeFromDeath(t *testing.T) {
+	kinds(t, func(t *testing.T, kind box.Isolation) {
+		b := start(t, kind, "exec sleep 1000")
+		if err := b.Ping(); err != nil {
+			t.Errorf("ping of a live box: %v", err)
+		}
+		_ = b.Signal(syscall.SIGTERM)
+		<-b.Done()
+		if err := b.Ping(); !errors.Is(err, box.ErrEnded) {
+			t.Errorf("ping of a dead box: %v, want ErrEnded", err)
 		}
 	})
 }

@@ -42,6 +42,7 @@ type initProcess struct {
 	children map[int]int // pid to request id; 0 is the main process
 	pids     map[int]int // request id to pid
 	mainDone chan int
+	dying    bool
 }
 
 func runInit() int {
@@ -124,6 +125,9 @@ func (i *initProcess) live() int {
 	case status = <-i.mainDone:
 	case <-gone:
 	}
+	i.mu.Lock()
+	i.dying = true // from here on no terminal's end is an ordinary one
+	i.mu.Unlock()
 	i.killAll()
 	_ = i.wire.send(reply{Op: "exited", Status: status}, nil)
 	return 0
@@ -141,6 +145,8 @@ func (i *initProcess) serve() {
 			i.exec(r, tty)
 		case "signal":
 			i.signal(r)
+		case "ping":
+			i.pong(r)
 		}
 		if tty != nil {
 			tty.Close()
@@ -171,6 +177,15 @@ func (i *initProcess) signal(r request) {
 	defer i.mu.Unlock()
 	if pid, ok := i.pids[r.ID]; ok {
 		_ = unix.Kill(pid, unix.Signal(r.Signal))
+	}
+}
+
+// pong says that the box lives; a dying one does not answer.
+func (i *initProcess) pong(r request) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if !i.dying {
+		_ = i.wire.send(reply{Op: "alive", ID: r.ID}, nil)
 	}
 }
 

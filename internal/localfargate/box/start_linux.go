@@ -1,7 +1,9 @@
 package box
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -218,6 +220,9 @@ func (b *Box) note(r reply) {
 	case r.ID == 0 && r.Op == "exited":
 		b.exit = r.Status
 	case s == nil:
+	case r.Op == "alive":
+		delete(b.sessions, r.ID)
+		s.started <- nil
 	case r.Op == "started":
 		s.pid = r.PID
 		s.started <- nil
@@ -243,6 +248,17 @@ func (s *Session) end(status int) {
 // env on top of the box's environment, and returns when it runs. It does not look
 // at User: sessions are root's. A program that cannot be started is a [StartError].
 func (b *Box) Exec(argv, env []string, tty *os.File) (*Session, error) {
+	return b.ask(request{Op: "exec", Argv: argv, Env: append(append([]string{}, b.env...), env...)}, tty)
+}
+
+// Ping returns nil if the box lives, and [ErrEnded] if it ended or is ending.
+func (b *Box) Ping() error {
+	_, err := b.ask(request{Op: "ping"}, nil)
+	return err
+}
+
+// ask sends a request under a new id and waits for its first answer.
+func (b *Box) ask(r request, attach *os.File) (*Session, error) {
 	s := &Session{box: b, started: make(chan error, 1), done: make(chan struct{})}
 	b.mu.Lock()
 	if b.exited {
@@ -250,14 +266,16 @@ func (b *Box) Exec(argv, env []string, tty *os.File) (*Session, error) {
 		return nil, ErrEnded
 	}
 	b.next++
-	s.id = b.next
+	s.id, r.ID = b.next, b.next
 	b.sessions[s.id] = s
 	b.mu.Unlock()
-	err := b.wire.send(request{Op: "exec", ID: s.id, Argv: argv, Env: append(append([]string{}, b.env...), env...)}, tty)
-	if err != nil {
+	if err := b.wire.send(r, attach); err != nil {
 		b.mu.Lock()
 		delete(b.sessions, s.id)
 		b.mu.Unlock()
+		if errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed) {
+			return nil, ErrEnded
+		}
 		return nil, err
 	}
 	if err := <-s.started; err != nil {

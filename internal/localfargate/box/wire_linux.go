@@ -16,7 +16,7 @@ const maxPacket = 400 << 10
 
 // request is what the outside asks of the init.
 type request struct {
-	Op     string   `json:"op"` // setup, exec, signal
+	Op     string   `json:"op"` // setup, exec, signal, ping
 	ID     int      `json:"id,omitempty"`
 	Spec   *Spec    `json:"spec,omitempty"`
 	Argv   []string `json:"argv,omitempty"`
@@ -27,7 +27,7 @@ type request struct {
 
 // reply is what the init answers or reports. ID 0 is the main process.
 type reply struct {
-	Op     string `json:"op"` // started, failed, exited
+	Op     string `json:"op"` // started, failed, exited, alive
 	ID     int    `json:"id,omitempty"`
 	PID    int    `json:"pid,omitempty"`
 	Status int    `json:"status,omitempty"`

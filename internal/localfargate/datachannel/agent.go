@@ -8,8 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/creack/pty"
 	"github.com/google/shlex"
+
+	"github.com/sandkeeper/sandkeeper/internal/localfargate/terminal"
 )
 
 // Process is a command that runs on a session's terminal.
@@ -25,6 +26,10 @@ type Runner interface {
 	// Run starts argv as leader of a session whose controlling terminal is tty. The
 	// error's text is told to the client.
 	Run(argv []string, tty *os.File) (Process, error)
+	// Alive says whether the container lives. It is asked when a terminal falls
+	// silent: the death of a container ends its terminals first, and with it goes the
+	// agent, which then must not report an ordinary end.
+	Alive() bool
 }
 
 // The agent runs two sessions, lets one wait, and takes no more from its control
@@ -154,7 +159,9 @@ func (a *Agent) serve(s *Session) {
 	if stopClosing() {
 		w.terminal.Close()
 	}
-	s.end(ctx, "")
+	if a.runner.Alive() {
+		s.end(ctx, "")
+	}
 }
 
 // worker is the agent's side of one session.
@@ -182,7 +189,7 @@ func (w *worker) start(runner Runner, command string) (Process, error) {
 	if len(argv) == 0 {
 		return nil, errors.New("command is empty")
 	}
-	master, tty, err := pty.Open()
+	master, tty, err := terminal.Open()
 	if err != nil {
 		return nil, err
 	}
@@ -323,7 +330,7 @@ func (w *worker) process(f frame) bool {
 			Rows uint16 `json:"rows"`
 		}
 		if json.Unmarshal(f.payload, &size) == nil {
-			_ = pty.Setsize(w.terminal, &pty.Winsize{Cols: size.Cols, Rows: size.Rows})
+			_ = terminal.Resize(w.terminal, size.Cols, size.Rows)
 		}
 	}
 	return true
