@@ -260,7 +260,10 @@ func (f JournalFormat) ParseSentinel(nonce string, line []byte) (exit int, ok bo
 		return 0, false
 	}
 	exit, err := strconv.Atoi(string(members[f.ExitKey]))
-	return exit, err == nil
+	if err != nil {
+		return 0, false
+	}
+	return exit, true
 }
 
 // LastExit finds the last sentinel of the run with nonce in the tail of a

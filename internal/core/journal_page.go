@@ -117,37 +117,41 @@ type JournalCut struct {
 // Cut finds the agent's output in piece, which begins where the log ends. The
 // output ends before the newline that the wrapper puts in front of its sentinel.
 // What may be the beginning of that newline and sentinel is held back until more
-// is known, at most [MaxSentinelLine] bytes and a newline, so that of a piece
-// longer than that something is always appended or sealed. Cutting a journal into
-// other pieces gives the same output.
+// is known, at most [MaxSentinelLine] bytes and a newline, so that of a longer
+// piece something is always appended or sealed. Cutting a journal into other
+// pieces gives the same output, provided that the log grows by Cut alone.
 func (f JournalFormat) Cut(nonce string, piece []byte, edge JournalEdge) JournalCut {
-	for begin := 0; begin <= len(piece); {
-		line, _, whole := bytes.Cut(piece[begin:], []byte("\n"))
-		if !whole {
-			return f.cutLast(nonce, piece, begin, edge)
+	// The log ends before a newline or within a line, so only what follows a newline
+	// in this piece is a line from its beginning.
+	newline := bytes.IndexByte(piece, '\n')
+	for newline >= 0 {
+		line := piece[newline+1:]
+		end := bytes.IndexByte(line, '\n')
+		if end < 0 {
+			return f.cutLast(nonce, piece, newline, edge)
 		}
-		if exit, ok := f.ParseSentinel(nonce, line); ok {
-			return JournalCut{Append: beforeNewline(piece, begin), Sealed: true, Exit: exit}
+		if exit, ok := f.ParseSentinel(nonce, line[:end]); ok {
+			return JournalCut{Append: newline, Sealed: true, Exit: exit}
 		}
-		begin += len(line) + 1
+		newline += 1 + end
 	}
 	return JournalCut{Append: len(piece)}
 }
 
-// cutLast decides about the line that begins at begin and has no newline yet.
-func (f JournalFormat) cutLast(nonce string, piece []byte, begin int, edge JournalEdge) JournalCut {
-	line := piece[begin:]
+// cutLast decides about the line behind the last newline of piece.
+func (f JournalFormat) cutLast(nonce string, piece []byte, newline int, edge JournalEdge) JournalCut {
+	line := piece[newline+1:]
 	// Without a newline a sentinel counts only where the journal ends: with more
 	// behind it the line may turn out to be something else.
 	if edge != EdgeMore {
 		if exit, ok := f.ParseSentinel(nonce, line); ok {
-			return JournalCut{Append: beforeNewline(piece, begin), Sealed: true, Exit: exit}
+			return JournalCut{Append: newline, Sealed: true, Exit: exit}
 		}
 	}
 	if edge == EdgeFinal || !sentinelMayBegin(line) {
 		return JournalCut{Append: len(piece)}
 	}
-	return JournalCut{Append: beforeNewline(piece, begin)}
+	return JournalCut{Append: newline}
 }
 
 // sentinelMayBegin tells whether a line that is not at its end may still become a
@@ -156,5 +160,3 @@ func sentinelMayBegin(line []byte) bool {
 	text := bytes.TrimLeft(line, sentinelSpace)
 	return len(line) <= MaxSentinelLine && (len(text) == 0 || text[0] == '{')
 }
-
-func beforeNewline(piece []byte, begin int) int { return max(begin-1, 0) }

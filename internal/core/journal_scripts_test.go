@@ -333,6 +333,38 @@ func TestTerminateBeforeTheStartPreventsIt(t *testing.T) {
 	})
 }
 
+// The setsid that stands between the claim and the wrapper terminates the run first.
+func TestTerminateBetweenClaimAndAgentPreventsIt(t *testing.T) {
+	b := newBox(t, shells(t)[0])
+	setsid, err := exec.LookPath("setsid")
+	if err != nil {
+		t.Skip("stand between claim and wrapper: no setsid on this machine")
+	}
+	script, err := b.runs.TerminateScript("r", testNonce, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	answer := filepath.Join(bin, "answer")
+	for name, text := range map[string]string{"script": script, "setsid": "#!/bin/sh\nsh " + bin + "/script >" + answer + "\nexec " + setsid + ` "$@"` + "\n"} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.env = append(b.env, "PATH="+bin+":"+os.Getenv("PATH"))
+	b.start(core.JournalStart{Run: "r", Shell: "echo begun"}, "").wait()
+	done, err := core.ParseTerminate([]byte(readFile(t, answer)))
+	if err != nil || !done.Prevented {
+		t.Errorf("terminate: %+v, %v", done, err)
+	}
+	if got := b.journal("r"); got != "" {
+		t.Errorf("journal %q: the agent has begun", got)
+	}
+	if p := b.probe("r", 0); p.State != core.JournalProducing || !p.Dead() {
+		t.Errorf("probe: %+v", p)
+	}
+}
+
 func TestTerminateEndsTheAgentAndAllItLeft(t *testing.T) {
 	for name, c := range map[string]struct {
 		agent    string
