@@ -45,8 +45,10 @@ func (s *Store) accuseRun(op string, before, after core.Run) {
 	}
 }
 
-// unmarked is r without its reclaim mark.
+// unmarked is r without its reclaim mark, and without what an operator may still
+// say of it.
 func unmarked(r core.Run) core.Run {
+	r.Hold = core.Hold{}
 	r.Row, r.DueAt, r.ReclaimAttempts, r.ReclaimOutcome = "", 0, 0, ""
 	return r
 }

@@ -13,12 +13,13 @@ import (
 func stores(s *mem.Store, p *mem.Process) coretest.Stores {
 	put := func(do func()) error { do(); return nil }
 	return coretest.Stores{
-		Runs: p, Log: p, Index: p, Sandboxes: p, Ledger: p, Transactions: p, Due: p, Blobs: p, Queue: p, Controls: p,
+		Runs: p, Log: p, Index: p, Sandboxes: p, Ledger: p, Transactions: p, Due: p, Blobs: p, Queue: p, Controls: p, Settings: p, Audit: p,
 		Seed: coretest.Seed{
 			Run:      func(_ context.Context, r core.Run) error { return put(func() { s.SeedRun(r) }) },
 			Sandbox:  func(_ context.Context, box core.Sandbox) error { return put(func() { s.SeedSandbox(box) }) },
 			Row:      func(_ context.Context, row core.LedgerRow) error { return put(func() { s.SeedRow(row) }) },
 			Control:  func(_ context.Context, c core.Control) error { return put(func() { s.SetControl(c) }) },
+			Audited:  func(context.Context, core.Millis) ([]core.AuditEntry, error) { return s.Audit(), nil },
 			Received: func(context.Context, int) ([]core.ReclaimJob, error) { return s.TakeJobs(), nil },
 		},
 	}
@@ -45,6 +46,7 @@ func TestContract(t *testing.T) {
 	t.Run("Transactions", func(t *testing.T) { coretest.Transactions(t, openMuted) })
 	t.Run("Blobs", func(t *testing.T) { coretest.Blobs(t, open) })
 	t.Run("ReclaimQueue", func(t *testing.T) { coretest.ReclaimQueue(t, open) })
+	t.Run("Audit", func(t *testing.T) { coretest.Audit(t, open) })
 	t.Run("Controls", func(t *testing.T) { coretest.Controls(t, open) })
 }
 
@@ -52,6 +54,7 @@ func TestRandomRecords(t *testing.T) {
 	t.Run("runs", func(t *testing.T) { coretest.RunTransitions(t, openMuted) })
 	t.Run("sandboxes", func(t *testing.T) { coretest.SandboxTransitions(t, openMuted) })
 	t.Run("ledger", func(t *testing.T) { coretest.LedgerTransitions(t, openMuted) })
+	t.Run("control", func(t *testing.T) { coretest.ControlTransitions(t, open) })
 	t.Run("transactions", func(t *testing.T) { coretest.RandomTransactions(t, openMuted) })
 }
 

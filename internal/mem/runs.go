@@ -16,7 +16,7 @@ import (
 // clone copies everything that r points to, so that no caller shares state with
 // the store.
 func clone(r core.Run) core.Run {
-	r.LogHash = bytes.Clone(r.LogHash)
+	r.LogHash, r.LogTail = bytes.Clone(r.LogHash), bytes.Clone(r.LogTail)
 	r.Error, r.ExitCode = copied(r.Error), copied(r.ExitCode)
 	r.Ending, r.Sealed, r.Transcript = copied(r.Ending), copied(r.Sealed), copied(r.Transcript)
 	return r

@@ -29,6 +29,8 @@ type Stores struct {
 	Blobs        core.Blobs
 	Queue        core.ReclaimQueue
 	Controls     core.Controls
+	Settings     core.ControlWriter
+	Audit        core.AuditLog
 	Seed         Seed
 }
 
@@ -40,6 +42,8 @@ type Seed struct {
 	Row     func(ctx context.Context, row core.LedgerRow) error
 	// Control is what an operator sets.
 	Control func(ctx context.Context, c core.Control) error
+	// Audited lists the audit entries of the day, in UTC, on which at is.
+	Audited func(ctx context.Context, at core.Millis) ([]core.AuditEntry, error)
 	// Received returns and removes the messages in the queue, n of them.
 	Received func(ctx context.Context, n int) ([]core.ReclaimJob, error)
 }
@@ -146,8 +150,8 @@ func whole(tenant core.TenantID, id core.RunID) core.Run {
 	r.Cluster, r.Container = "arn:cluster", "agent"
 	r.ClaimUntil, r.AttachedUntil, r.DetachedSince, r.InterruptedSince = 1, 2, 3, 4
 	r.CancelRequested, r.Ending = 5, &core.Ending{Reason: core.EndCancelled, At: 6}
-	r.Sealed = &core.Sealed{ExitCode: 3, At: 7}
-	r.LogEnd, r.LogHash = 8, []byte{0, 1, 255}
+	r.Sealed = &core.Sealed{ExitCode: 3, At: 7, Stderr: "panic: größer\n"}
+	r.LogEnd, r.LogHash, r.LogTail = 8, []byte{0, 1, 255}, []byte("the end\n")
 	r.Transcript = &core.Transcript{Bytes: 8, SHA256: "00ff", Complete: true}
 	r.TTLSeconds, r.Hold, r.PauseSeconds = 9, core.Hold{Until: 10, By: "ops", Why: "look"}, 11
 	r.OnLapse, r.ReclaimAttempts, r.ReclaimOutcome = core.LapseCancels, 12, core.ReclaimHeld

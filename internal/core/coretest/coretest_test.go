@@ -49,6 +49,7 @@ func TestEveryTransitionOfCoreIsInATable(t *testing.T) {
 	want := map[string][]string{
 		"Run":       slices.Sorted(maps.Keys(runTransitions)),
 		"Sandbox":   slices.Sorted(maps.Keys(sandboxTransitions)),
+		"Control":   slices.Sorted(maps.Keys(controlTransitions)),
 		"LedgerRow": slices.Sorted(maps.Keys(ledgerTransitions)),
 	}
 	equal(t, "types with Apply in core", got, want)

@@ -2,6 +2,7 @@ package coretest
 
 import (
 	"fmt"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -102,7 +103,7 @@ func drawParts(rt *rapid.T, r *core.Run) {
 		r.Hold = core.Hold{Until: times.Draw(rt, "holdUntil"), By: texts.Draw(rt, "holdBy"), Why: texts.Draw(rt, "holdWhy")}
 	}
 	if booleans.Draw(rt, "logHash") {
-		r.LogHash = []byte{0, 255, byte(r.LogEnd)}
+		r.LogHash, r.LogTail = []byte{0, 255, byte(r.LogEnd)}, []byte("tail")
 	}
 	if booleans.Draw(rt, "onLapse") {
 		r.OnLapse = core.LapseCancels
@@ -136,6 +137,13 @@ var runTransitions = map[string]drawing[core.Run, core.Transition]{
 	}},
 	"ReclaimLater": {drawReclaimLater},
 	"NameInstance": {drawNameInstance},
+	"SetHold": {func(rt *rapid.T, r core.Run) core.Transition {
+		if booleans.Draw(rt, "release") {
+			return core.SetHold{}
+		}
+		return core.SetHold{Hold: core.Hold{Until: times.Draw(rt, "until"), By: texts.Draw(rt, "by"), Why: texts.Draw(rt, "why")}}
+	}},
+	"SetTTL": {func(rt *rapid.T, r core.Run) core.Transition { return core.SetTTL{Seconds: sizes.Draw(rt, "seconds")} }},
 }
 
 // dueAt is the row's time as read, or another; a due time is never zero.
@@ -170,9 +178,9 @@ func drawAppend(rt *rapid.T, r core.Run) core.Transition {
 	from := as(rt, "from", r.LogEnd, sizes)
 	end := from + sizes.Draw(rt, "length")
 	return core.Append{
-		Epoch: as(rt, "epoch", r.Epoch, epochs), From: from, End: end, Hash: []byte{1, byte(end)},
+		Epoch: as(rt, "epoch", r.Epoch, epochs), From: from, End: end, Hash: []byte{1, byte(end)}, Tail: []byte{2, byte(end)},
 		Sealed: maybe(rt, "to seal", func(rt *rapid.T) core.Sealed {
-			return core.Sealed{ExitCode: rapid.IntRange(0, 1).Draw(rt, "exit"), At: times.Draw(rt, "at")}
+			return core.Sealed{ExitCode: rapid.IntRange(0, 1).Draw(rt, "exit"), At: times.Draw(rt, "at"), Stderr: texts.Draw(rt, "stderr")}
 		}),
 	}
 }
@@ -321,4 +329,36 @@ func drawCondemn(rt *rapid.T, v trio) core.Condemn {
 		t.By = as(rt, "mine", v.box.Reclaiming, texts)
 	}
 	return t
+}
+
+// drawControl draws any settings.
+func drawControl(rt *rapid.T, _ int64) core.Control {
+	c := core.Control{
+		Mode:    rapid.SampledFrom([]core.Mode{"", core.Observe, core.Enforce}).Draw(rt, "mode"),
+		Breaker: core.Breaker{WindowStart: times.Draw(rt, "window"), Count: int(sizes.Draw(rt, "count")), TrippedAt: times.Draw(rt, "tripped")},
+	}
+	if booleans.Draw(rt, "frozen") {
+		c.Frozen, c.FrozenAt, c.FrozenBy, c.FrozenWhy = true, times.Draw(rt, "frozenAt"), texts.Draw(rt, "frozenBy"), texts.Draw(rt, "frozenWhy")
+	}
+	return c
+}
+
+// controlTransitions draws each transition of the settings.
+var controlTransitions = map[string]drawing[core.Control, core.ControlTransition]{
+	"SetMode": {func(rt *rapid.T, _ core.Control) core.ControlTransition {
+		return core.SetMode{Mode: rapid.SampledFrom([]core.Mode{core.Observe, core.Enforce, "both"}).Draw(rt, "becomes")}
+	}},
+	"Freeze": {func(rt *rapid.T, _ core.Control) core.ControlTransition {
+		return core.Freeze{Now: moments.Draw(rt, "now"), By: texts.Draw(rt, "by"), Why: texts.Draw(rt, "why")}
+	}},
+	"Thaw": {func(*rapid.T, core.Control) core.ControlTransition { return core.Thaw{} }},
+	"CountEnds": {func(rt *rapid.T, c core.Control) core.ControlTransition {
+		seen := c.Breaker
+		seen.Count = as(rt, "count", c.Breaker.Count, rapid.IntRange(0, 2))
+		seen.WindowStart = as(rt, "window", c.Breaker.WindowStart, times)
+		return core.CountEnds{
+			Seen: seen, N: rapid.IntRange(0, 3).Draw(rt, "ends"), Now: moments.Draw(rt, "now"),
+			Window: time.Second, Most: rapid.IntRange(1, 9).Draw(rt, "most"),
+		}
+	}},
 }

@@ -33,7 +33,7 @@ func RunLog(t *testing.T, open Open) {
 func piece(epoch, from int64, text string) (core.Append, core.Segment) {
 	sum := sha256.Sum256([]byte(text))
 	end := from + int64(len(text))
-	a := core.Append{Epoch: epoch, From: from, End: end, Hash: []byte(fmt.Sprintf("state at %d", end))}
+	a := core.Append{Epoch: epoch, From: from, End: end, Hash: []byte(fmt.Sprintf("state at %d", end)), Tail: []byte(text)}
 	return a, core.Segment{From: from, End: end, Epoch: epoch, SHA256: hex.EncodeToString(sum[:]), Inline: []byte(text)}
 }
 
@@ -65,7 +65,7 @@ func logAppend(t *testing.T, s Stores) {
 func logSeal(t *testing.T, s Stores) {
 	r := detached("acme", "r")
 	must(t, s.Seed.Run(t.Context(), r))
-	a := core.Append{Epoch: 1, Hash: []byte("state"), Sealed: &core.Sealed{At: 3000}}
+	a := core.Append{Epoch: 1, Hash: []byte("state"), Sealed: &core.Sealed{At: 3000, Stderr: "why"}}
 	got, err := s.Log.Append(t.Context(), r.RunKey, a, core.Segment{Epoch: 1})
 	must(t, err)
 	want, err := a.Apply(r)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 )
@@ -106,12 +107,56 @@ func ReclaimQueue(t *testing.T, open Open) {
 	})
 }
 
-// Controls checks the contract of [core.Controls].
+// Audit checks the contract of [core.AuditLog].
+func Audit(t *testing.T, open Open) {
+	t.Run("Record appends, entries of one moment too", func(t *testing.T) {
+		s := open(t)
+		const day = 24 * 60 * 60 * 1000
+		want := []core.AuditEntry{
+			{At: 3 * day, By: "ops", Why: "a drill", Op: "freeze", Subject: "the installation"},
+			{At: 3 * day, By: "ops", Why: "a drill", Op: "freeze", Subject: "the installation"},
+			{At: 3*day + 1, By: "größer", Why: "over", Op: "hold", Subject: "acme/r", Detail: "until then"},
+		}
+		for _, e := range want {
+			must(t, s.Audit.Record(t.Context(), e))
+		}
+		got, err := s.Seed.Audited(t.Context(), 3*day)
+		must(t, err)
+		equal(t, "entries", got, want)
+	})
+}
+
+// Controls checks the contracts of [core.Controls] and [core.ControlWriter].
 func Controls(t *testing.T, open Open) {
 	t.Run("Control without settings is the zero value", func(t *testing.T) {
 		got, err := open(t).Controls.Control(t.Context())
 		must(t, err)
 		equal(t, "control", got, core.Control{})
+	})
+	t.Run("UpdateControl without settings begins from the zero value", func(t *testing.T) {
+		s := open(t)
+		_, err := s.Settings.UpdateControl(t.Context(), core.CountEnds{Seen: core.Breaker{Count: 1}, N: 1, Now: 5, Most: 9})
+		refusedAs(t, err, "breaker")
+		_, err = s.Settings.UpdateControl(t.Context(), core.SetMode{Mode: "both"})
+		refusedAs(t, err, "mode")
+		got, err := s.Controls.Control(t.Context())
+		must(t, err)
+		equal(t, "control after refusals", got, core.Control{})
+		count := core.CountEnds{N: 2, Now: 5, Window: 10, Most: 9}
+		got, err = s.Settings.UpdateControl(t.Context(), count)
+		must(t, err)
+		equal(t, "the answer", got, core.Control{Breaker: count.Next()})
+		got, err = s.Controls.Control(t.Context())
+		must(t, err)
+		equal(t, "control", got, core.Control{Breaker: count.Next()})
+	})
+	t.Run("UpdateControl by many counts at once loses none", func(t *testing.T) {
+		s := open(t)
+		errs := together(5, func(int) error { return countOne(t, s) })
+		must(t, errors.Join(errs...))
+		got, err := s.Controls.Control(t.Context())
+		must(t, err)
+		equal(t, "count", got.Breaker.Count, 5)
 	})
 	t.Run("Control reads what was set last", func(t *testing.T) {
 		s := open(t)
@@ -122,4 +167,18 @@ func Controls(t *testing.T, open Open) {
 			equal(t, "control", got, want)
 		}
 	})
+}
+
+// countOne counts one end, reading again for as long as others were first.
+func countOne(t *testing.T, s Stores) error {
+	for {
+		c, err := s.Controls.Control(t.Context())
+		if err != nil {
+			return err
+		}
+		_, err = s.Settings.UpdateControl(t.Context(), core.CountEnds{Seen: c.Breaker, N: 1, Now: 5, Window: time.Hour, Most: 99})
+		if !core.Refused(err) {
+			return err
+		}
+	}
 }

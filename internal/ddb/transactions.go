@@ -1,0 +1,176 @@
+package ddb
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/aws/aws-sdk-go-v2/feature/dynamodb/expression"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/names"
+)
+
+// Launch makes a task a sandbox, in one transaction.
+func (s *Sandboxes) Launch(ctx context.Context, t core.Launched) error {
+	items, err := s.launchItems(t)
+	if err == nil {
+		err = s.transact(ctx, items, func(images map[int]item) error { return judgeLaunch(images, t) })
+	}
+	return wrapUnlessRefused(err, "launch instance %s", t.Sandbox.Instance)
+}
+
+// The actions of a launch, by index.
+const (
+	launchRow = iota
+	launchRun
+	launchBox
+)
+
+func (s *Sandboxes) launchItems(t core.Launched) ([]types.TransactWriteItem, error) {
+	ledger := newChange(rowPK(t.Sandbox.Instance))
+	ledger.need(is("state", core.LedgerIntent))
+	ledger.set("state", core.LedgerRunning)
+	ledger.set("taskArn", t.Sandbox.TaskARN)
+	ledger.set("cluster", t.Sandbox.Cluster)
+	ledger.set("updatedAt", t.Now)
+	ledger.dueAt(0)
+	row, err := ledger.part(s.Table, key(rowPK(t.Sandbox.Instance), skRow))
+	if err != nil {
+		return nil, err
+	}
+	bound := newChange(runPK(t.Run))
+	bound.need(is("status", core.Running), is("driverEpoch", t.Epoch), is("instanceId", t.Sandbox.Instance), gone("taskArn"))
+	bound.set("taskArn", t.Sandbox.TaskARN)
+	bound.set("cluster", t.Sandbox.Cluster)
+	bound.set("container", t.Sandbox.Container)
+	run, err := bound.part(s.Runs, key(runPK(t.Run), skRun))
+	if err != nil {
+		return nil, err
+	}
+	box, err := encodeSandbox(t.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	return []types.TransactWriteItem{
+		launchRow: row, launchRun: run,
+		launchBox: {Put: &types.Put{TableName: &s.Table, Item: box, ConditionExpression: new(absent)}},
+	}, nil
+}
+
+// judgeLaunch tells what a cancelled launch means. The row comes first: it alone
+// shows that this very launch has landed.
+func judgeLaunch(images map[int]item, t core.Launched) error {
+	if image, ok := images[launchRow]; ok {
+		row, err := decodeLedger(image)
+		if err != nil {
+			return err
+		}
+		if _, err = t.ApplyRow(row); err == nil || t.Landed(row) {
+			return unless(t.Landed(row))
+		}
+		return err
+	}
+	if image, ok := images[launchRun]; ok {
+		run, err := decodeRun(image)
+		if err != nil {
+			return err
+		}
+		if _, err = t.ApplyRun(run); err == nil {
+			return unless(false)
+		}
+		return err
+	}
+	return &core.RefusedError{Op: t.Name(), Record: "sandbox " + string(t.Sandbox.Key), Why: "exists"}
+}
+
+// unless is nil if the write has landed, else the disagreement that a refusal
+// without a reason is.
+func unless(landed bool) error {
+	if landed {
+		return nil
+	}
+	return fmt.Errorf("%w: a write that the records allow", errDisagree)
+}
+
+// Condemn makes a task unfindable before it is stopped, in one transaction.
+func (s *Sandboxes) Condemn(ctx context.Context, t core.Condemn) error {
+	items, err := s.condemnItems(t)
+	if err == nil {
+		err = s.transact(ctx, items, func(images map[int]item) error { return judgeCondemn(images, t) })
+	}
+	return wrapUnlessRefused(err, "condemn instance %s", t.Instance)
+}
+
+// The actions of a condemnation, by index.
+const (
+	condemnRow = iota
+	condemnBox
+)
+
+func (s *Sandboxes) condemnItems(t core.Condemn) ([]types.TransactWriteItem, error) {
+	ledger := newChange(rowPK(t.Instance))
+	ledger.need(expression.Name("state").In(expression.Value(core.LedgerIntent), expression.Value(core.LedgerRunning)))
+	stopRow(ledger, t.Why, t.Now, t.DueAt)
+	row, err := ledger.part(s.Table, key(rowPK(t.Instance), skRow))
+	if err != nil {
+		return nil, err
+	}
+	mine := is("v", version).And(is("instanceId", t.Instance), is("reclaiming", t.By))
+	notMine := gone(names.PK.Name).Or(is("v", version).And(is("instanceId", t.Instance).Not()))
+	condition := mine
+	if t.By == "" {
+		condition = notMine
+	}
+	e, err := expression.NewBuilder().WithCondition(condition).Build()
+	if err != nil {
+		return nil, fmt.Errorf("build expression: %w", err)
+	}
+	box := key(sandboxPK(t.Key), skSandbox)
+	onFailure := types.ReturnValuesOnConditionCheckFailureAllOld
+	if t.By == "" {
+		return []types.TransactWriteItem{condemnRow: row, condemnBox: {ConditionCheck: &types.ConditionCheck{
+			TableName: &s.Table, Key: box, ConditionExpression: e.Condition(), ExpressionAttributeNames: e.Names(),
+			ExpressionAttributeValues: e.Values(), ReturnValuesOnConditionCheckFailure: onFailure,
+		}}}, nil
+	}
+	return []types.TransactWriteItem{condemnRow: row, condemnBox: {Delete: &types.Delete{
+		TableName: &s.Table, Key: box, ConditionExpression: e.Condition(), ExpressionAttributeNames: e.Names(),
+		ExpressionAttributeValues: e.Values(), ReturnValuesOnConditionCheckFailure: onFailure,
+	}}}, nil
+}
+
+func judgeCondemn(images map[int]item, t core.Condemn) error {
+	if image, ok := images[condemnRow]; ok {
+		row, err := decodeLedger(image)
+		if err != nil {
+			return err
+		}
+		if _, err = t.ApplyRow(row); err == nil || t.Landed(row) {
+			return unless(t.Landed(row))
+		}
+		return err
+	}
+	var box *core.Sandbox
+	if image := images[condemnBox]; len(image) > 0 {
+		decoded, err := decodeSandbox(image)
+		if err != nil {
+			return err
+		}
+		box = &decoded
+	}
+	if err := t.CheckSandbox(box); err != nil {
+		return err
+	}
+	return unless(false)
+}
+
+// transact sends a transaction; judge tells what its failed conditions mean.
+func (s *Sandboxes) transact(ctx context.Context, items []types.TransactWriteItem, judge func(images map[int]item) error) error {
+	_, err := send(ctx, s.Client.TransactWriteItems, &dynamodb.TransactWriteItemsInput{TransactItems: items})
+	if images, ok := reasons(err); ok {
+		return judge(images)
+	}
+	return err
+}
