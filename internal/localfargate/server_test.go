@@ -39,7 +39,7 @@ func begin(t *testing.T, alter func(*localfargate.Options)) *world {
 	t.Helper()
 	w := &world{t: t, news: make(chan struct{}, 1)}
 	opts := localfargate.Options{
-		Dir: t.TempDir(), Habits: localfargate.QuickHabits(), Throttle: localfargate.Throttle{Off: true},
+		Dir: t.TempDir(), Isolation: box.Isolation(os.Getenv("SANDKEEPER_TEST_ISOLATION")), Habits: localfargate.QuickHabits(), Throttle: localfargate.Throttle{Off: true},
 		Events: func(_ context.Context, e localfargate.Event) {
 			w.mu.Lock()
 			defer w.mu.Unlock()

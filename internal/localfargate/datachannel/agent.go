@@ -144,11 +144,19 @@ func (a *Agent) serve(s *Session) {
 	s.join(w)
 	defer s.leave()
 
+	if text := w.refusal(ctx); text != "" {
+		sleep(ctx, a.habits.StartFailure)
+		s.end(ctx, text)
+		return
+	}
 	process, err := w.start(a.runner, s.command)
 	if err != nil {
 		sleep(ctx, a.habits.StartFailure)
 		s.end(ctx, failurePrefix+err.Error())
 		return
+	}
+	if banner := s.faults().Banner; banner != "" {
+		w.send([]byte(banner))
 	}
 	stopClosing := context.AfterFunc(ctx, func() { w.terminal.Close() })
 	w.pump(ctx)
@@ -160,7 +168,7 @@ func (a *Agent) serve(s *Session) {
 		w.terminal.Close()
 	}
 	if a.runner.Alive() {
-		s.end(ctx, "")
+		s.end(ctx, s.faults().EndText)
 	}
 }
 
@@ -178,6 +186,7 @@ type worker struct {
 	early    map[int64]frame
 	paused   bool
 	resumed  chan struct{} // closed when not paused any more
+	answers  chan []byte   // takes the response while a handshake is open
 }
 
 // start splits the command as the agent does, without a shell, and runs it.
@@ -318,6 +327,10 @@ func (w *worker) input(f frame) {
 
 // process acts on one stream message; unknown payload types are ignored.
 func (w *worker) process(f frame) bool {
+	if w.answers != nil {
+		w.shake(f)
+		return true
+	}
 	if w.terminal == nil {
 		return false
 	}

@@ -21,10 +21,12 @@ const (
 	typeSessionState = "agent_session_state"
 )
 
-// Payload types that the agent of an interactive command looks at.
+// Payload types that the agent of an interactive command uses.
 const (
-	payloadData uint32 = 1
-	payloadSize uint32 = 3
+	payloadData              uint32 = 1
+	payloadSize              uint32 = 3
+	payloadHandshakeRequest  uint32 = 5
+	payloadHandshakeResponse uint32 = 6
 )
 
 // Flags of the binary frames.

@@ -137,6 +137,7 @@ type Session struct {
 	lastUse  time.Time
 	idle     *time.Timer
 	sent     int64 // bytes of output to clients
+	received int   // frames of clients
 	wasCut   bool
 	over     bool
 	overAt   time.Time
@@ -303,9 +304,10 @@ func (s *Session) repeatPause(ctx context.Context, c *client) {
 func (s *Session) fromClient(data []byte) {
 	s.mu.Lock()
 	s.lastUse = time.Now()
-	w := s.worker
+	s.received++
+	w, lost := s.worker, s.received <= s.faults().LoseFirst
 	s.mu.Unlock()
-	if w != nil {
+	if w != nil && !lost {
 		s.up.pass(func() { w.deliver(data) })
 	}
 }

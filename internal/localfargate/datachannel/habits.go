@@ -45,6 +45,14 @@ type Faults struct {
 	// Seed begins the sequence of chances of each new session.
 	Seed uint64 `json:"seed,omitzero"`
 
+	// ExecError is a code with which ExecuteCommand refuses the task, such as
+	// ThrottlingException; ExecErrors is how often, 0 is always.
+	ExecError  string `json:"execError,omitzero"`
+	ExecErrors int    `json:"execErrors,omitzero"`
+	// AgentPending keeps the managed agents from RUNNING, and AgentStopped is the
+	// reason why they are STOPPED; "" is that they are not.
+	AgentPending bool   `json:"agentPending,omitzero"`
+	AgentStopped string `json:"agentStopped,omitzero"`
 	// NeverConnects: the container's agent is not connected, ExecuteCommand says so.
 	NeverConnects bool `json:"neverConnects,omitzero"`
 	// NeverJoins: sessions are made, but the agent's end never comes.
@@ -54,9 +62,28 @@ type Faults struct {
 	// CutAfterBytes cuts the client's socket, once a session, when that many bytes
 	// of output were sent to it; 0 is never.
 	CutAfterBytes int64 `json:"cutAfterBytes,omitzero"`
+	// LoseFirst drops so many frames at a session's begin that its client sends: what
+	// goes into the gap before both ends have joined.
+	LoseFirst int `json:"loseFirst,omitzero"`
+
+	// CloseText ends sessions with this text, and no command runs.
+	CloseText string `json:"closeText,omitzero"`
+	// EndText is said at the end of a command, as if something of the agent's own work
+	// failed after it; "" is an ordinary end.
+	EndText string `json:"endText,omitzero"`
+	// Banner is output that comes before the command's own.
+	Banner string `json:"banner,omitzero"`
+	// NoShell: the image has no /bin/sh.
+	NoShell bool `json:"noShell,omitzero"`
+	// KMS asks every client for a data key before the command runs. There is no key
+	// service here, so no answer satisfies the agent.
+	KMS bool `json:"kms,omitzero"`
+
+	// StaysRunning: a container that ends does not end its task.
+	StaysRunning bool `json:"staysRunning,omitzero"`
 }
 
-// Check says which rate is no probability, or nil.
+// Check says which member is out of its range, or nil.
 func (f Faults) Check() error {
 	rates := []struct {
 		name string
@@ -71,8 +98,13 @@ func (f Faults) Check() error {
 			return fmt.Errorf("check faults: %s is %v, want 0 to 1", r.name, r.rate)
 		}
 	}
-	if f.CutAfterBytes < 0 {
+	switch {
+	case f.CutAfterBytes < 0:
 		return fmt.Errorf("check faults: cutAfterBytes is %d, want 0 or more", f.CutAfterBytes)
+	case f.LoseFirst < 0:
+		return fmt.Errorf("check faults: loseFirst is %d, want 0 or more", f.LoseFirst)
+	case f.ExecErrors < 0 || f.ExecErrors > 0 && f.ExecError == "":
+		return fmt.Errorf("check faults: execErrors is %d, want 0 or more, and execError with it", f.ExecErrors)
 	}
 	return nil
 }
