@@ -45,7 +45,11 @@ func (c Control) Stops() bool { return c.Acts() && !c.Frozen }
 
 // EndsUnsealed reports whether a run may be ended that did not end by itself, and
 // what such an end left be stopped.
-func (c Control) EndsUnsealed() bool { return c.Stops() && c.Breaker.TrippedAt == 0 }
+func (c Control) EndsUnsealed() bool { return c.Acts() && !c.Blocked() }
+
+// Blocked reports whether freeze or breaker keep such ends back, whatever the mode:
+// an installation that observes reports what it would do.
+func (c Control) Blocked() bool { return c.Frozen || c.Breaker.TrippedAt != 0 }
 
 // Controls is where the operator's settings are.
 type Controls interface {

@@ -33,12 +33,14 @@ type evidence struct {
 	task  Task       // of the run's own TaskARN; unknown if ECS gave no answer
 	row   *LedgerRow // of the run's instance, if it has no task; nil: none
 	probe *ProbeReply
+	note  Note // what earlier sweeps could not tell; zero: nothing, or not read
 }
 
 // policy is what an operator has settled.
 type policy struct {
 	limits  Limits
 	control Control
+	acts    bool // the sweep may write: it enforces, and is no plan
 }
 
 // decide says what becomes of r at now. It is the whole of the sweep's judgement
@@ -60,8 +62,8 @@ func decide(r Run, e evidence, now Millis, p policy) decision {
 		return decision{act: actAsk}
 	}
 	if reason := ending(r, now, p); reason != "" {
-		if reason != EndCancelled && !p.control.Stops() {
-			return decision{act: actLeave, outcome: Held, why: "frozen"}
+		if reason != EndCancelled && p.control.Blocked() {
+			return decision{act: actLeave, outcome: Held, why: stopped(p.control)}
 		}
 		return decision{act: endOrConclude(r, e, now, p), reason: reason, why: string(reason)}
 	}
@@ -78,7 +80,7 @@ func ending(r Run, now Millis, p policy) EndReason {
 		return r.Ending.Reason
 	case r.CancelRequested != 0:
 		return EndCancelled
-	case expired(r, now, p.limits) && !r.Hold.Live(now) && !p.control.Frozen:
+	case expired(r, now, p.limits) && !r.Hold.Live(now) && !p.control.Blocked():
 		return EndExpired
 	}
 	return ""
@@ -101,7 +103,7 @@ func seconds(n int64, otherwise time.Duration) time.Duration {
 
 // endOrConclude: an agent whose task is gone, or never was, needs no ending.
 func endOrConclude(r Run, e evidence, now Millis, p policy) act {
-	if r.TaskARN == "" || gone(r, e.task, now, p.limits) {
+	if r.TaskARN == "" || gone(r, e, now, p.limits) {
 		return actConclude
 	}
 	return actEnd
@@ -109,27 +111,33 @@ func endOrConclude(r Run, e evidence, now Millis, p policy) act {
 
 // gone is true only on ECS's word about the run's own task (I2): it has stopped, or
 // the agent's container has exited, which Fargate may know long before. A task that
-// ECS gave us and does not know any more has been missing for at least as long as
-// the run has not been heard of.
-func gone(r Run, task Task, now Millis, l Limits) bool {
-	_, exited := task.Exits[r.Container]
+// ECS gave us and does not know any more must be missing for a while, without a
+// break.
+func gone(r Run, e evidence, now Millis, l Limits) bool {
+	_, exited := e.task.Exits[r.Container]
+	return e.task.Life == TaskGone || exited ||
+		e.task.Life == TaskMissing && e.note.missingFor(now) >= l.MissingGrace
+}
+
+// stopped words why nothing is ended now.
+func stopped(c Control) string {
 	switch {
-	case task.Life == TaskGone, exited:
-		return true
-	case task.Life == TaskMissing:
-		return now >= max(r.StartedAt, r.DetachedSince, r.InterruptedSince).Add(l.MissingGrace)
+	case !c.Acts():
+		return "observe"
+	case c.Frozen:
+		return "frozen"
 	}
-	return false
+	return "breaker"
 }
 
 // judge is for a run that nothing but its task and agent can end.
 func judge(r Run, e evidence, now Millis, p policy) decision {
 	switch {
 	case r.TaskARN == "":
-		return unlaunched(r, e)
-	case gone(r, e.task, now, p.limits):
-		if !p.control.Stops() {
-			return decision{act: actLeave, outcome: Held, why: "frozen"}
+		return unlaunched(r, e, p)
+	case gone(r, e, now, p.limits):
+		if p.control.Blocked() {
+			return decision{act: actLeave, outcome: Held, why: stopped(p.control)}
 		}
 		return decision{act: actConclude, reason: EndLost, why: describe(e.task)}
 	case e.task.Life == TaskUnknown, e.task.Life == TaskMissing:
@@ -139,30 +147,49 @@ func judge(r Run, e evidence, now Millis, p policy) decision {
 	case e.probe == nil:
 		return decision{act: actAsk}
 	}
-	return probed(r, *e.probe, now, p)
+	return probed(r, e, now, p)
 }
 
 // unlaunched: a run without a task has not begun and never will, unless its launch
 // is still under way.
-func unlaunched(r Run, e evidence) decision {
+func unlaunched(r Run, e evidence, p policy) decision {
 	if r.Instance == "" || e.row == nil || e.row.State == LedgerClosed {
+		if p.control.Blocked() {
+			return decision{act: actLeave, outcome: Held, why: stopped(p.control)}
+		}
 		return decision{act: actConclude, reason: EndNeverStarted, why: "never-launched"}
 	}
 	return decision{act: actLeave, outcome: Unknown, healing: Retry, why: "launch-" + string(e.row.State)}
 }
 
 // probed reads the journal's answer.
-func probed(r Run, reply ProbeReply, now Millis, p policy) decision {
-	switch reply.State {
-	case ProbeFinished:
+func probed(r Run, e evidence, now Millis, p policy) decision {
+	reply := *e.probe
+	switch {
+	case reply.State == ProbeFinished:
 		return decision{act: actFinalize, why: "sentinel"}
-	case ProbeProducing:
-		if expired(r, now, p.limits) && r.Hold.Live(now) {
-			return decision{act: actLeave, outcome: Held, why: "held"}
-		}
-		return decision{act: actLeave, outcome: Producing, why: "no-sentinel"}
+	case reply.State == ProbeUnknown:
+		return decision{act: actLeave, outcome: Unknown, healing: reply.Healing, why: reply.Reason}
+	case e.note.sure(reply.Dead, now, p.limits):
+		return died(reply.Dead, p)
+	case expired(r, now, p.limits) && r.Hold.Live(now):
+		return decision{act: actLeave, outcome: Held, why: "held"}
+	case reply.Dead != NotDead:
+		return decision{act: actLeave, outcome: Producing, why: "dead-" + string(reply.Dead) + "-once"}
 	}
-	return decision{act: actLeave, outcome: Unknown, healing: reply.Healing, why: reply.Reason}
+	return decision{act: actLeave, outcome: Producing, why: "no-sentinel"}
+}
+
+// died is for an agent that was seen dead twice, far enough apart.
+func died(dead Dead, p policy) decision {
+	if p.control.Blocked() {
+		return decision{act: actLeave, outcome: Held, why: stopped(p.control)}
+	}
+	reason := EndDied
+	if dead == NeverBegan {
+		reason = EndNeverStarted
+	}
+	return decision{act: actEnd, reason: reason, why: "dead-" + string(dead)}
 }
 
 // describe words a stopped task for the record.

@@ -13,6 +13,7 @@ var errBudget = errors.New("run budget spent")
 
 // workAll does every job, a few at a time, and takes no new one after NewRunsFor.
 func (s *Sweep) workAll(ctx context.Context, jobs []job, p policy, begun time.Time) []RunReport {
+	jobs, held := s.admit(ctx, jobs, p)
 	entries := make([]RunReport, len(jobs))
 	pool(s.Limits.SweepWidth, len(jobs), func(i int) {
 		entries[i] = RunReport{RunKey: jobs[i].run.RunKey, Outcome: BudgetExceeded, Reason: "sweep time is over"}
@@ -20,7 +21,69 @@ func (s *Sweep) workAll(ctx context.Context, jobs []job, p policy, begun time.Ti
 			entries[i] = s.work(ctx, jobs[i], p)
 		}
 	})
-	return entries
+	return append(entries, held...)
+}
+
+// admit lets through what may be ended, and reports the rest as held. Ends without a
+// sentinel, a user's wish aside, are announced to the breaker before the first of
+// them; where they are too many none of them happens.
+func (s *Sweep) admit(ctx context.Context, jobs []job, p policy) ([]job, []RunReport) {
+	fresh := 0
+	for _, j := range jobs {
+		if j.counts() && j.run.Ending == nil {
+			fresh++
+		}
+	}
+	control, err := s.count(ctx, p.control, fresh)
+	if err == nil && control.EndsUnsealed() {
+		return jobs, nil
+	}
+	why := stopped(control)
+	if err != nil {
+		why = err.Error()
+	}
+	var admitted []job
+	var held []RunReport
+	for _, j := range jobs {
+		if !j.counts() {
+			admitted = append(admitted, j)
+			continue
+		}
+		held = append(held, RunReport{RunKey: j.run.RunKey, Outcome: Held, Reason: why})
+	}
+	return admitted, held
+}
+
+// counts reports whether a job ends a run that neither ended by itself nor was
+// cancelled.
+func (j job) counts() bool {
+	return (j.decision.act == actEnd || j.decision.act == actConclude) && j.decision.reason != EndCancelled
+}
+
+// countTries bounds how often a count reads the breaker again that moved under it.
+const countTries = 10
+
+// count announces n ends to the breaker.
+func (s *Sweep) count(ctx context.Context, c Control, n int) (Control, error) {
+	return countEnds(ctx, s.Controls, s.Breaker, c, n, s.Limits)
+}
+
+func countEnds(ctx context.Context, controls Controls, breaker ControlWriter, c Control, n int, l Limits) (Control, error) {
+	for range countTries {
+		if n == 0 || !c.EndsUnsealed() {
+			return c, nil
+		}
+		next, err := breaker.UpdateControl(ctx, CountEnds{
+			Seen: c.Breaker, N: n, Now: MillisOf(time.Now()), Window: l.BreakerWindow, Most: l.BreakerMost,
+		})
+		if !Refused(err) {
+			return next, err
+		}
+		if c, err = controls.Control(ctx); err != nil {
+			return Control{}, err
+		}
+	}
+	return Control{}, errors.New("count ends: the breaker moves too fast")
 }
 
 // work claims one run and drives it to its end, or as far as its budget lasts.
@@ -59,7 +122,7 @@ func claimOf(j job, now Millis, l Limits) Claim {
 		c.Since = j.run.InterruptedSince
 	}
 	reason := j.decision.reason
-	c.AboutTask = j.decision.act == actConclude || reason == EndDied
+	c.AboutTask = j.decision.act == actConclude || reason == EndDied || reason == EndNeverStarted
 	if j.run.Ending == nil && reason != EndLost {
 		c.Ending = reason
 	}

@@ -25,6 +25,7 @@ func (s *Sweep) examine(ctx context.Context, runs []Run, p policy, begun time.Ti
 	evidences := make([]evidence, len(runs))
 	s.askTasks(ctx, runs, evidences, p)
 	s.askJournals(ctx, runs, evidences, p, begun, report)
+	s.takeNotes(ctx, runs, evidences, p)
 	var jobs []job
 	for i, r := range runs {
 		d := decide(r, evidences[i], MillisOf(time.Now()), p)
@@ -145,6 +146,35 @@ func (s *Sweep) askJournals(ctx context.Context, runs []Run, evidences []evidenc
 	})
 }
 
+// takeNotes brings the notes of those runs up to date that could not be told about,
+// so that a state that lasts is told from one that passes. A note that cannot be
+// read or written leaves the run as it is.
+func (s *Sweep) takeNotes(ctx context.Context, runs []Run, evidences []evidence, p policy) {
+	var noting []int
+	for i, e := range evidences {
+		if (sighting{e.probe, e.task.Life == TaskMissing}).worthNoting() {
+			noting = append(noting, i)
+		}
+	}
+	pool(s.Limits.SweepWidth, len(noting), func(n int) {
+		i := noting[n]
+		seen := sighting{evidences[i].probe, evidences[i].task.Life == TaskMissing}
+		note, err := s.Notes.Note(ctx, runs[i].RunKey)
+		if err != nil {
+			s.Logger.WarnContext(ctx, "note", "run", runs[i].RunKey.String(), "err", err)
+			return
+		}
+		next, write := note.after(seen, MillisOf(time.Now()), s.Limits)
+		if write && p.acts {
+			if err := s.Notes.PutNote(ctx, runs[i].RunKey, next); err != nil {
+				s.Logger.WarnContext(ctx, "note", "run", runs[i].RunKey.String(), "err", err)
+				return
+			}
+		}
+		evidences[i].note = next
+	})
+}
+
 func probeOf(r Run) ProbeRequest {
 	return ProbeRequest{
 		RunKey: r.RunKey, Target: targetOf(r), SandboxKey: r.SandboxKey,
@@ -160,7 +190,9 @@ func targetOf(r Run) ExecTarget {
 func planned(jobs []job) []RunReport {
 	var out []RunReport
 	for _, j := range jobs {
-		out = append(out, RunReport{RunKey: j.run.RunKey, Outcome: outcomeOf(j.run, j.decision), Reason: j.decision.why})
+		out = append(out, RunReport{
+			RunKey: j.run.RunKey, Outcome: outcomeOf(j.run, j.decision), Reason: j.decision.why, Epoch: j.run.Epoch, Planned: true,
+		})
 	}
 	return out
 }

@@ -44,6 +44,15 @@ type Limits struct {
 	// MissingGrace is how long ECS may not know a task that it gave us before the
 	// task counts as gone.
 	MissingGrace time.Duration
+	// DeadApart is how far apart two probes must see an agent dead before it counts.
+	DeadApart time.Duration
+	// NoteEvery is how often a note about a lasting state is written again.
+	NoteEvery time.Duration
+	// NoteGap is the longest silence between two sightings of a missing task that
+	// still count as one stretch.
+	NoteGap time.Duration
+	// BreakerWindow is over what time the breaker counts.
+	BreakerWindow time.Duration
 	// HintLapse is how soon an attachment lapses after news that its task stopped.
 	HintLapse time.Duration
 	// RetryStop is when an open ledger row is looked at again.
@@ -65,6 +74,9 @@ type Limits struct {
 	// StderrTail is how much of stderr an error message may show, characters.
 	StderrTail int
 
+	// BreakerMost is how many runs may be ended without a sentinel in the breaker's
+	// window; more at once are rather a fault of ours or of AWS than of the agents.
+	BreakerMost int
 	// ProbeBatch is how many runs one call of the probe function asks.
 	ProbeBatch int
 	// ProbeCalls is how many probe calls a sweep has under way at a time.
@@ -95,6 +107,10 @@ var DefaultLimits = Limits{
 	LaunchWindow:      60 * time.Second,
 	LaunchLag:         20 * time.Minute,
 	MissingGrace:      15 * time.Minute,
+	DeadApart:         2 * time.Minute,
+	NoteEvery:         10 * time.Minute,
+	NoteGap:           5 * time.Minute,
+	BreakerWindow:     10 * time.Minute,
 	HintLapse:         30 * time.Second,
 	RetryStop:         time.Minute,
 	ReclaimBackoff:    time.Minute,
@@ -105,6 +121,7 @@ var DefaultLimits = Limits{
 	Page:              1 << 20,
 	InlineSegment:     8 << 10,
 	StderrTail:        1000,
+	BreakerMost:       50,
 	ProbeBatch:        20,
 	ProbeCalls:        4,
 	ProbeRate:         20,
@@ -122,10 +139,10 @@ func (l Limits) Validate() error {
 	}
 	for _, d := range []time.Duration{l.RunTTL, l.PauseTTL, l.IdleTTL, l.Attachment, l.RunBudget, l.ClaimLease,
 		l.NewRunsFor, l.SweepTimeout, l.ProbeTimeout, l.ReclaimTimeout, l.DrainGrace, l.StopGrace, l.LaunchWindow,
-		l.LaunchLag, l.MissingGrace, l.HintLapse, l.RetryStop, l.ReclaimBackoff, l.ReclaimBackoffMax, l.Frozen} {
+		l.LaunchLag, l.MissingGrace, l.DeadApart, l.NoteEvery, l.NoteGap, l.BreakerWindow, l.HintLapse, l.RetryStop, l.ReclaimBackoff, l.ReclaimBackoffMax, l.Frozen} {
 		need(d > 0, "every duration must be positive")
 	}
-	for _, n := range []int{l.ProbeTail, l.ProbeRest, l.Page, l.InlineSegment, l.StderrTail, l.ProbeBatch, l.ProbeCalls, l.ProbeWidth, l.SweepWidth} {
+	for _, n := range []int{l.ProbeTail, l.ProbeRest, l.Page, l.InlineSegment, l.StderrTail, l.BreakerMost, l.ProbeBatch, l.ProbeCalls, l.ProbeWidth, l.SweepWidth} {
 		need(n > 0, "every size and width must be positive")
 	}
 	need(l.ProbeRate > 0 && l.ProbeRate <= 40, "the probe rate must be above 0 and within the account's 40 a second")
@@ -136,6 +153,7 @@ func (l Limits) Validate() error {
 	need(l.StopGrace < l.ProbeTimeout, "a termination must fit into one probe call")
 	need(l.HintLapse < l.Attachment, "a hint must make somebody look sooner, not later")
 	need(l.LaunchWindow < l.LaunchLag, "a launch must be over before its row may be closed")
+	need(l.NoteGap < l.MissingGrace, "a missing task must be seen more than once within its grace")
 	need(l.ReclaimBackoff <= l.ReclaimBackoffMax, "the first backoff must not exceed the last")
 	need(l.Page <= 4<<20, "a page must fit into a function's answer of 6 MB as base64")
 	need(l.ProbeRest <= l.Page, "a probe must not carry more than a page")

@@ -31,7 +31,9 @@ type RunReport struct {
 	Status      Status  `json:"status,omitempty"` // terminal, where the sweep closed it
 	ExitCode    *int    `json:"exitCode,omitempty"`
 	BudgetSpent bool    `json:"budgetSpent,omitempty"`
-	Reason      string  `json:"reason,omitempty"` // the evidence
+	Reason      string  `json:"reason,omitempty"`  // the evidence
+	Planned     bool    `json:"planned,omitempty"` // not carried out: a plan, or an installation that observes
+	Epoch       int64   `json:"epoch,omitempty"`   // of a planned entry, as it was
 	Healing     Healing `json:"healing,omitempty"`
 	Error       string  `json:"error,omitempty"`
 }
@@ -46,6 +48,18 @@ type SweepReport struct {
 	Outcomes   map[Outcome]int `json:"outcomes"`
 	Runs       []RunReport     `json:"runs"`
 	Errors     []string        `json:"errors,omitempty"` // of what concerns no run
+}
+
+// Plan is what a saved plan holds of a report: the entries that would be carried
+// out, for [SweepRequest.Plan].
+func (s SweepReport) Plan() []PlanEntry {
+	var plan []PlanEntry
+	for _, e := range s.Runs {
+		if e.Planned {
+			plan = append(plan, PlanEntry{RunKey: e.RunKey, Outcome: e.Outcome, Epoch: e.Epoch})
+		}
+	}
+	return plan
 }
 
 func newReport() SweepReport {

@@ -72,6 +72,7 @@ func (p *JournalProber) read(q ProbeRequest, answer JournalProbe) ProbeReply {
 		Healing: answer.Healing, Reason: answer.Reason,
 	}
 	if answer.State != JournalFinished {
+		reply.Dead = deadOf(answer)
 		return reply
 	}
 	reply.Stderr = p.endOf(answer.Stderr)
@@ -83,6 +84,21 @@ func (p *JournalProber) read(q ProbeRequest, answer JournalProbe) ProbeReply {
 		}
 	}
 	return reply
+}
+
+// deadOf reads how the sandbox shows that nobody can end the journal any more.
+// Without a readable journal only a run that was never claimed counts.
+func deadOf(answer JournalProbe) Dead {
+	switch {
+	case answer.State != JournalProducing:
+	case answer.Wrapper == WrapperGone && answer.Present:
+		return DeadGone
+	case answer.Wrapper == WrapperAbsent && answer.Present:
+		return DeadAbsent
+	case answer.Wrapper == WrapperAbsent && !answer.Marker:
+		return NeverBegan
+	}
+	return NotDead
 }
 
 // free refuses a container that a long exec user has: one session at a time, over

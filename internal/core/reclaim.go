@@ -26,7 +26,7 @@ type ReclaimJob struct {
 	Tenant   TenantID   `json:"tenant,omitempty"`
 	Run      RunID      `json:"run,omitempty"` // empty for idle-due and ledger
 	Key      SandboxKey `json:"key,omitempty"` // empty for ledger
-	Instance InstanceID `json:"instance"`
+	Instance InstanceID `json:"instance"`      // empty, as Key, of a run that never had a sandbox
 	Kind     JobKind    `json:"kind"`
 }
 
@@ -37,7 +37,7 @@ func (j ReclaimJob) Validate() error {
 	switch {
 	case !slices.Contains(kinds, j.Kind):
 		return fmt.Errorf("reclaim job: kind: want one of %v, got %q", kinds, j.Kind)
-	case j.Instance == "":
+	case j.Instance == "" && (j.Key != "" || !ofRun):
 		return fmt.Errorf("reclaim job of kind %s: instance: want an instance id, got none", j.Kind)
 	case ofRun && (j.Tenant == "" || j.Run == ""):
 		return fmt.Errorf("reclaim job of kind %s: want tenant and run, got %q and %q", j.Kind, j.Tenant, j.Run)
@@ -103,6 +103,7 @@ type Reclaimer struct {
 	Tasks        TaskDescriber
 	Stopper      TaskStopper
 	Controls     Controls
+	Breaker      ControlWriter
 	Checkpoints  Checkpointer
 	Provider     string // whose sandboxes this installation may touch
 	Limits       Limits
@@ -113,6 +114,9 @@ type Reclaimer struct {
 func (c *Reclaimer) Do(ctx context.Context, job ReclaimJob) (ReclaimOutcome, error) {
 	if err := job.Validate(); err != nil {
 		return ReclaimDestroyFailed, err
+	}
+	if job.Instance == "" {
+		return c.without(ctx, job)
 	}
 	row, err := c.row(ctx, job.Instance)
 	if err != nil {
@@ -127,6 +131,21 @@ func (c *Reclaimer) Do(ctx context.Context, job ReclaimJob) (ReclaimOutcome, err
 		return ReclaimNotFound, nil
 	}
 	return c.release(ctx, job, row)
+}
+
+// without is for the message of a run that never had a sandbox; there is nothing to
+// let go of.
+func (c *Reclaimer) without(ctx context.Context, job ReclaimJob) (ReclaimOutcome, error) {
+	r, err := c.Runs.Run(ctx, RunKey{Tenant: job.Tenant, Run: job.Run})
+	switch {
+	case isNotFound(err):
+		return ReclaimNotFound, nil
+	case err != nil:
+		return ReclaimDestroyFailed, err
+	case r.Instance != "":
+		return ReclaimDestroyFailed, fmt.Errorf("reclaim job of run %s: instance: want %q, got none", r.RunKey, r.Instance)
+	}
+	return c.unmark(ctx, job, ReclaimNoSandboxKey)
 }
 
 func (c *Reclaimer) row(ctx context.Context, id InstanceID) (*LedgerRow, error) {
@@ -224,6 +243,18 @@ func (c *Reclaimer) bind(ctx context.Context, a *attempt) (ReclaimOutcome, error
 	return "", nil
 }
 
+// unsealed reports whether the sandbox ends for something else than its run's own
+// end or a user's wish; the breaker holds that back.
+func (a attempt) unsealed() bool {
+	cancelled := a.run.Ending != nil && a.run.Ending.Reason == EndCancelled
+	return a.job.Kind == JobDue || a.run.ExitCode == nil && !cancelled
+}
+
+// mayStop reports whether control lets a task be stopped.
+func mayStop(c Control, unsealed bool) bool {
+	return c.Stops() && (!unsealed || c.EndsUnsealed())
+}
+
 func providerOf(box *Sandbox, row *LedgerRow) string {
 	if box != nil {
 		return box.Material.Provider
@@ -247,8 +278,13 @@ func (c *Reclaimer) guarded(ctx context.Context, a attempt) (ReclaimOutcome, err
 	if a.box != nil {
 		until = max(until, a.box.HoldUntil)
 	}
+	if a.job.Kind == JobDue && until <= now {
+		if control, err = countEnds(ctx, c.Controls, c.Breaker, control, 1, c.Limits); err != nil {
+			return ReclaimDestroyFailed, err
+		}
+	}
 	switch {
-	case !control.Stops():
+	case !mayStop(control, a.unsealed()):
 		return c.later(ctx, a, ReclaimFrozen, now.Add(c.Limits.Frozen))
 	case until > now:
 		return c.later(ctx, a, ReclaimHeld, until)
@@ -292,7 +328,7 @@ func (c *Reclaimer) idle(ctx context.Context, a attempt) (ReclaimOutcome, error)
 // condemn is the point of no return: from here on nobody finds the task.
 func (c *Reclaimer) condemn(ctx context.Context, a attempt) (ReclaimOutcome, error) {
 	now := MillisOf(time.Now())
-	t := Condemn{Instance: a.job.Instance, Key: a.job.Key, Why: "run ended: " + a.run.RunKey.String(), Now: now, DueAt: now.Add(c.Limits.RetryStop)}
+	t := Condemn{Instance: a.job.Instance, Key: a.job.Key, Unsealed: a.unsealed(), Why: "run ended: " + a.run.RunKey.String(), Now: now, DueAt: now.Add(c.Limits.RetryStop)}
 	if a.box != nil {
 		t.By = a.by
 	}
@@ -329,7 +365,7 @@ func (c *Reclaimer) stop(ctx context.Context, job ReclaimJob, row LedgerRow) (Re
 	if err != nil {
 		return ReclaimDestroyFailed, err
 	}
-	if !control.Stops() {
+	if !mayStop(control, row.Unsealed) {
 		return ReclaimFrozen, c.postpone(ctx, job, row, ReclaimFrozen, now.Add(c.Limits.Frozen))
 	}
 	if row.TaskARN == "" { // the sweep names it, or closes the row

@@ -96,6 +96,7 @@ type LedgerRow struct {
 	DueAt       Millis // while intent or stopping
 	Attempts    int
 	Why         string // what led to stopping, for people
+	Unsealed    bool   // condemned for something else than its run's own end; the breaker holds it back
 	UpdatedAt   Millis
 }
 
@@ -374,10 +375,11 @@ type Condemn struct {
 	Key      SandboxKey
 	// By is the reclaim attempt whose mark the record must carry. Empty: the record
 	// must not name this instance.
-	By    string
-	Why   string
-	Now   Millis
-	DueAt Millis // when a sweep sends its message again
+	By       string
+	Why      string
+	Unsealed bool
+	Now      Millis
+	DueAt    Millis // when a sweep sends its message again
 }
 
 // Name is "condemn".
@@ -388,7 +390,7 @@ func (t Condemn) ApplyRow(row LedgerRow) (LedgerRow, error) {
 	if row.State != LedgerIntent && row.State != LedgerRunning {
 		return LedgerRow{}, &RefusedError{Op: t.Name(), Record: "ledger row " + string(t.Instance), Why: "state"}
 	}
-	row.State, row.Why = LedgerStopping, t.Why
+	row.State, row.Why, row.Unsealed = LedgerStopping, t.Why, t.Unsealed
 	row.DueAt, row.Attempts, row.UpdatedAt = t.DueAt, 0, t.Now
 	return row, nil
 }

@@ -61,21 +61,56 @@ type Sweep struct {
 	Prober    Prober
 	Queue     ReclaimQueue
 	Controls  Controls
+	Breaker   ControlWriter
+	Notes     Notes
 	Limits    Limits
 	Install   string  // name of the installation, see [StartedBy]
 	Rate      float64 // exec calls a second that the sweep may cause
 	Logger    *slog.Logger
 }
 
+// SweepMode says what a sweep does with its decisions.
+type SweepMode string
+
+// A sweep carries its decisions out; a plan only reports them, writes nothing, and
+// is the same code up to the first write; applying a plan carries out those of its
+// entries that are decided the same again.
+const (
+	ModeSweep SweepMode = "sweep"
+	ModePlan  SweepMode = "plan"
+	ModeApply SweepMode = "apply"
+)
+
 // SweepRequest says what to sweep. The zero value is everything.
 type SweepRequest struct {
-	Runs   []RunKey `json:"runs,omitempty"`   // only these, without a listing
-	Shards []int    `json:"shards,omitempty"` // only these shards
+	Mode   SweepMode   `json:"mode,omitempty"`   // zero: ModeSweep
+	Runs   []RunKey    `json:"runs,omitempty"`   // only these, without a listing
+	Shards []int       `json:"shards,omitempty"` // only these shards
+	Plan   []PlanEntry `json:"plan,omitempty"`   // to apply
+}
+
+// PlanEntry is one decision of a plan: what would become of a run, as it was.
+type PlanEntry struct {
+	RunKey
+	Outcome Outcome `json:"outcome"`
+	Epoch   int64   `json:"epoch"`
+}
+
+// keys are the runs that are asked for by name.
+func (q SweepRequest) keys() []RunKey {
+	keys := q.Runs
+	for _, e := range q.Plan {
+		keys = append(keys, e.RunKey)
+	}
+	return keys
 }
 
 // Validate reports the first member that is not as expected.
 func (q SweepRequest) Validate() error {
-	for _, k := range q.Runs {
+	if q.Mode != "" && q.Mode != ModeSweep && q.Mode != ModePlan && q.Mode != ModeApply {
+		return fmt.Errorf("mode: want %s, %s or %s, got %q", ModeSweep, ModePlan, ModeApply, q.Mode)
+	}
+	for _, k := range q.keys() {
 		if k.Tenant == "" || k.Run == "" {
 			return fmt.Errorf("runs: want a tenant and a run in each entry, got %q", k.String())
 		}
@@ -85,8 +120,13 @@ func (q SweepRequest) Validate() error {
 			return fmt.Errorf("shards: want numbers from 0 to %d, got %d", Shards-1, shard)
 		}
 	}
-	if len(q.Runs) > 0 && len(q.Shards) > 0 {
+	switch {
+	case len(q.Runs) > 0 && len(q.Shards) > 0:
 		return errors.New("want runs or shards, got both")
+	case (q.Mode == ModeApply) != (len(q.Plan) > 0):
+		return fmt.Errorf("plan: want entries with mode %s and only then, got %d with %q", ModeApply, len(q.Plan), q.Mode)
+	case q.Mode == ModeApply && len(q.Runs)+len(q.Shards) > 0:
+		return errors.New("plan: want its entries alone, got runs or shards beside them")
 	}
 	return nil
 }
@@ -101,6 +141,9 @@ type listing struct {
 // control settings or list; one bad run never fails a sweep.
 func (s *Sweep) Run(ctx context.Context, request SweepRequest) (SweepReport, error) {
 	begun := time.Now()
+	if err := request.Validate(); err != nil {
+		return SweepReport{}, fmt.Errorf("sweep: %w", err)
+	}
 	control, err := s.Controls.Control(ctx)
 	if err != nil {
 		return SweepReport{}, fmt.Errorf("sweep: %w", err)
@@ -114,22 +157,42 @@ func (s *Sweep) Run(ctx context.Context, request SweepRequest) (SweepReport, err
 		return SweepReport{}, fmt.Errorf("sweep: %w", err)
 	}
 	report := newReport()
-	p := policy{limits: s.Limits, control: control}
-	if control.Acts() {
+	p := policy{limits: s.Limits, control: control, acts: control.Acts() && request.Mode != ModePlan}
+	if p.acts && request.Mode != ModeApply {
 		s.settle(ctx, found.sandboxes, &report)
 		s.resend(ctx, runs, &report)
-		runs = s.turn(ctx, runs, &report)
 	}
+	runs = s.turn(ctx, runs, p, &report)
 	candidates := slices.DeleteFunc(runs, func(r Run) bool { return !candidate(r, MillisOf(begun)) })
 	report.Considered = len(candidates)
 	jobs := s.examine(ctx, candidates, p, begun, &report)
-	if control.Acts() {
+	if request.Mode == ModeApply {
+		jobs = unchanged(jobs, request.Plan, &report)
+	}
+	if p.acts {
 		report.add(s.workAll(ctx, jobs, p, begun)...)
 	} else {
 		report.add(planned(jobs)...)
 	}
 	s.log(ctx, report)
 	return report, nil
+}
+
+// unchanged keeps the jobs that are as the plan had them; the others are reported
+// as not claimed.
+func unchanged(jobs []job, plan []PlanEntry, report *SweepReport) []job {
+	want := make(map[RunKey]PlanEntry, len(plan))
+	for _, e := range plan {
+		want[e.RunKey] = e
+	}
+	return slices.DeleteFunc(jobs, func(j job) bool {
+		e := want[j.run.RunKey]
+		same := e.Outcome == outcomeOf(j.run, j.decision) && e.Epoch == j.run.Epoch
+		if !same {
+			report.add(RunReport{RunKey: j.run.RunKey, Outcome: NotClaimed, Reason: "changed since the plan"})
+		}
+		return !same
+	})
 }
 
 // candidate reports whether a sweep has to judge r: detached, or paused and due.
@@ -141,8 +204,8 @@ func candidate(r Run, now Millis) bool {
 // list reads the indexes, every shard and page of them.
 func (s *Sweep) list(ctx context.Context, request SweepRequest, now Millis) (listing, error) {
 	var found listing
-	if len(request.Runs) > 0 {
-		for _, k := range request.Runs {
+	if keys := request.keys(); len(keys) > 0 {
+		for _, k := range keys {
 			found.runs = append(found.runs, IndexEntry{RunKey: k})
 		}
 		return found, nil
@@ -195,8 +258,8 @@ func (s *Sweep) load(ctx context.Context, entries []IndexEntry) ([]Run, error) {
 }
 
 // turn moves lapsed attachments and due cancels into the detached index, so that
-// they are judged in this very sweep.
-func (s *Sweep) turn(ctx context.Context, runs []Run, report *SweepReport) []Run {
+// they are judged in this very sweep. A sweep that must not write judges them as if.
+func (s *Sweep) turn(ctx context.Context, runs []Run, p policy, report *SweepReport) []Run {
 	now := MillisOf(time.Now())
 	for i, r := range runs {
 		if r.Status != Running || r.DueAt > now || !r.Row.Due() {
@@ -206,7 +269,10 @@ func (s *Sweep) turn(ctx context.Context, runs []Run, report *SweepReport) []Run
 		if r.Row == RowLapse {
 			t = Lapse{DueAt: r.DueAt, Cancel: r.OnLapse == LapseCancels}
 		}
-		turned, err := s.Runs.Update(ctx, r.RunKey, t)
+		turned, err := t.Apply(r)
+		if p.acts {
+			turned, err = s.Runs.Update(ctx, r.RunKey, t)
+		}
 		switch {
 		case err == nil:
 			runs[i] = turned

@@ -32,7 +32,7 @@ func (w *world) sweep(p *mem.Process) *core.Sweep {
 	view := w.fleet.View(p)
 	return &core.Sweep{
 		Runs: p, Index: p, Log: &core.LogWriter{Log: p, Blobs: p, Inline: w.limits.InlineSegment}, Sandboxes: p, Ledger: p,
-		Due: p, Tasks: view, Prober: view, Queue: p, Controls: p, Limits: w.limits, Install: "test", Rate: 20,
+		Due: p, Tasks: view, Prober: view, Queue: p, Controls: p, Breaker: p, Notes: p, Limits: w.limits, Install: "test", Rate: 20,
 		Logger: slog.New(slog.DiscardHandler),
 	}
 }
@@ -40,7 +40,7 @@ func (w *world) sweep(p *mem.Process) *core.Sweep {
 func (w *world) reclaimer(p *mem.Process) *core.Reclaimer {
 	view := w.fleet.View(p)
 	return &core.Reclaimer{
-		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Tasks: view, Stopper: view, Controls: p,
+		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Tasks: view, Stopper: view, Controls: p, Breaker: p,
 		Checkpoints: core.NoCheckpoints{}, Provider: "fargate", Limits: w.limits,
 	}
 }

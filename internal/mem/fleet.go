@@ -314,6 +314,7 @@ func (v View) Probe(ctx context.Context, _ float64, requests []core.ProbeRequest
 func (a *fleetAgent) probe(q core.ProbeRequest) core.ProbeReply {
 	reply := core.ProbeReply{RunKey: q.RunKey, State: core.ProbeProducing, Size: int64(len(a.journal()))}
 	if a.exit == nil || a.nonce != q.Nonce {
+		reply.Dead = a.dead()
 		return reply
 	}
 	reply.State, reply.Exit = core.ProbeFinished, *a.exit
@@ -325,6 +326,24 @@ func (a *fleetAgent) probe(q core.ProbeRequest) core.ProbeReply {
 		reply.Rest, reply.Whole = slices.Clone(rest[:cut.Append]), cut.Sealed
 	}
 	return reply
+}
+
+// dead is how the sandbox shows that nobody can end the journal.
+func (a *fleetAgent) dead() core.Dead {
+	switch {
+	case a.begun && !a.alive && a.exit == nil:
+		return core.DeadGone
+	case !a.begun && !a.blocked:
+		return core.NeverBegan
+	}
+	return core.NotDead
+}
+
+// Die lets a run's agent end without a sentinel, its wrapper with it.
+func (f *Fleet) Die(run core.RunID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.agentOf(run).alive = false
 }
 
 // fleetPage is the largest page of a journal: small, so that drains take several.

@@ -71,6 +71,7 @@ type Store struct {
 	jobs     []core.ReclaimJob
 	control  core.Control
 	audit    []core.AuditEntry
+	notes    map[core.RunKey]core.Note
 
 	version int // counts changes, for the index's lag
 	lag     int
@@ -88,6 +89,7 @@ func New(t testing.TB) *Store {
 		boxes:    map[core.SandboxKey]core.Sandbox{},
 		rows:     map[core.InstanceID]core.LedgerRow{},
 		blobs:    map[string][]byte{},
+		notes:    map[core.RunKey]core.Note{},
 		runLog:   map[core.RunKey][]change[core.IndexEntry]{},
 		boxLog:   map[core.SandboxKey][]change[core.DueSandbox]{},
 		rowLog:   map[core.InstanceID][]change[core.DueSandbox]{},
@@ -128,6 +130,7 @@ var (
 	_ core.Controls            = (*Process)(nil)
 	_ core.ControlWriter       = (*Process)(nil)
 	_ core.AuditLog            = (*Process)(nil)
+	_ core.Notes               = (*Process)(nil)
 )
 
 // NewProcess returns another process on the same state, with its own plan.

@@ -100,3 +100,18 @@ func (s *Store) Audit() []core.AuditEntry {
 	defer s.mu.Unlock()
 	return slices.Clone(s.audit)
 }
+
+// Note reads a run's note.
+func (p *Process) Note(ctx context.Context, key core.RunKey) (core.Note, error) {
+	return get(ctx, p, "read note", func(s *Store) (core.Note, error) { return s.notes[key], nil })
+}
+
+// PutNote replaces a run's note.
+func (p *Process) PutNote(ctx context.Context, key core.RunKey, n core.Note) error {
+	_, err := get(ctx, p, "note", func(s *Store) (struct{}, error) {
+		s.notes[key] = n
+		p.wrote("note")
+		return struct{}{}, nil
+	})
+	return err
+}
