@@ -600,6 +600,25 @@ func TestStartRunsTheAgentAsTheMainProcessDoes(t *testing.T) {
 	})
 }
 
+// Containers usually lack CAP_SYS_PTRACE, without which root may not read another
+// user's environment.
+func TestScriptsNeedNoPtraceCapability(t *testing.T) {
+	if _, err := exec.LookPath("setpriv"); err != nil || os.Getuid() != 0 {
+		t.Skip("drop a capability: needs root and setpriv")
+	}
+	b := newBox(t, []string{"setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace", "sh"})
+	b.mainProcess(&syscall.Credential{Uid: 12345, Gid: 23456, Groups: []uint32{34567}}, "PLAIN=a b")
+	a := b.start(core.JournalStart{Run: "r", Shell: `(setsid sleep 1000 &); echo "$PLAIN $(id -u) $(pwd)"; echo ready; sleep 1000`}, "")
+	b.await("r", "ready")
+	if got := b.journal("r"); got != "a b 12345 "+filepath.Dir(b.dir)+"\nready\n" {
+		t.Errorf("journal %q", got)
+	}
+	if done := b.terminate("r", 5*time.Second); !done.Sentinel || done.Left != 0 {
+		t.Errorf("terminate: %+v", done)
+	}
+	a.wait()
+}
+
 func TestStartKeepsTheMainProcessGroupsAndOddNames(t *testing.T) {
 	inEachShell(t, func(t *testing.T, b *box) {
 		if b.shell[0] == "busybox" {

@@ -34,8 +34,9 @@ type JournalStarted struct {
 // journal, its stderr to the sidecar, and when the agent ended writes a newline
 // and the sentinel. The start marker is taken first, so a second script for the
 // same run only reports. The agent runs as the user of the container's main
-// process, with its environment and [JournalRunVariable]. The answer is read by
-// [ParseStart].
+// process, with its environment and [JournalRunVariable]; the journal stays the
+// session's user's, so that an agent of another user cannot open it anew and cut
+// it. The answer is read by [ParseStart].
 func (f JournalFormat) StartScript(s JournalStart) (string, error) {
 	vars, err := f.shellVars(s.Run, s.Nonce)
 	if err != nil {

@@ -386,30 +386,34 @@ func (w *pruneWorld) Exec(_ context.Context, _ core.ExecTarget, script string, _
 	if script == w.format.ListScript() {
 		return w.list()
 	}
-	gone := ""
-	// The runs of a remove script are told by composing it again.
-	for size := 1; size <= len(w.asked); size++ {
-		runs := make([]core.RunID, size)
-		for from := 0; from+size <= len(w.asked); from++ {
-			for i := range runs {
-				runs[i] = core.RunID(w.asked[from+i])
+	var gone strings.Builder
+	for _, run := range w.removedBy(script) {
+		w.tried = append(w.tried, string(run))
+		flag := "1"
+		if rm, faulty := w.in.Rm[string(run)]; faulty && rm != 0.0 {
+			flag = "0"
+		}
+		gone.WriteString(flag)
+	}
+	return core.ExecResult{Stdout: []byte("sandkeeper-journal/1 gone=" + gone.String() + "\n\nsandkeeper-journal/1 end\n")}, nil
+}
+
+// removedBy tells the runs of a remove script by composing it again from those
+// that the store was asked about.
+func (w *pruneWorld) removedBy(script string) []core.RunID {
+	var asked []core.RunID
+	for _, run := range w.asked {
+		asked = append(asked, core.RunID(run))
+	}
+	for from := range asked {
+		for to := from + 1; to <= len(asked); to++ {
+			if again, err := w.format.RemoveScript(asked[from:to]); err == nil && again == script {
+				return asked[from:to]
 			}
-			if again, err := w.format.RemoveScript(runs); err != nil || again != script {
-				continue
-			}
-			for _, run := range runs {
-				w.tried = append(w.tried, string(run))
-				if rm, faulty := w.in.Rm[string(run)]; faulty && rm != 0.0 {
-					gone += "0"
-				} else {
-					gone += "1"
-				}
-			}
-			return core.ExecResult{Stdout: []byte("sandkeeper-journal/1 gone=" + gone + "\n\nsandkeeper-journal/1 end\n")}, nil
 		}
 	}
 	w.t.Fatalf("a script that removes none of the runs asked about: %s", script)
-	return core.ExecResult{}, nil
+	return nil
 }
 
 func (w *pruneWorld) list() (core.ExecResult, error) {
@@ -572,19 +576,21 @@ func TestJournalReadVectors(t *testing.T) {
 	})
 }
 
+type readFailure struct {
+	Kind   string
+	Code   int
+	Stderr string
+}
+
+type readResult struct {
+	Events   []any
+	NonJSON  []string
+	Finished bool
+	Error    *readFailure
+	Effects  []string
+}
+
 func readVector(t *testing.T, c vectorCase) error {
-	type failure struct {
-		Kind   string
-		Code   int
-		Stderr string
-	}
-	type result struct {
-		Events   []any
-		NonJSON  []string
-		Finished bool
-		Error    *failure
-		Effects  []string
-	}
 	var in struct {
 		RunID                wtf8
 		Strategy             string
@@ -594,7 +600,7 @@ func readVector(t *testing.T, c vectorCase) error {
 		Hang                 bool
 		FrameTruncatedAtPoll int
 	}
-	var want result
+	var want readResult
 	c.decode(t, &in, &want)
 	want.Effects = slices.DeleteFunc(want.Effects, func(e string) bool { return e == "remove" })
 	ctx, abort := context.WithCancel(t.Context())
@@ -611,33 +617,37 @@ func readVector(t *testing.T, c vectorCase) error {
 	if in.FirstByteMs > 0 {
 		reader.FirstByte = time.Duration(in.FirstByteMs) * time.Millisecond
 	}
-	got := result{Events: []any{}, NonJSON: []string{}}
-	err := reader.Read(ctx, 0, func(line core.JournalLine, isJSON bool) error {
-		if !isJSON {
-			got.NonJSON = append(got.NonJSON, strings.TrimSpace(string(line.Text)))
-			return nil
-		}
-		var event any
-		err := json.Unmarshal(line.Text, &event)
-		got.Events = append(got.Events, event)
-		return err
-	})
+	got := readResult{Events: []any{}, NonJSON: []string{}}
+	got.Finished, got.Error = endOfRead(reader.Read(ctx, 0, got.take))
 	got.Effects = w.effects
-	if exit, ok := errors.AsType[*core.JournalExitError](err); ok {
-		got.Error = &failure{"exit", exit.Exit, exit.Message}
-	} else {
-		switch {
-		case err == nil, errors.Is(err, context.Canceled):
-			got.Finished = true
-		case errors.Is(err, core.ErrJournalStalled):
-			got.Error = &failure{Kind: "stalled"}
-		case errors.Is(err, core.ErrNoSentinel):
-			got.Error = &failure{Kind: "no-sentinel"}
-		default:
-			got.Error = &failure{Kind: "other"}
-		}
-	}
 	return differ(got, want)
+}
+
+func (r *readResult) take(line core.JournalLine, isJSON bool) error {
+	if !isJSON {
+		r.NonJSON = append(r.NonJSON, strings.TrimSpace(string(line.Text)))
+		return nil
+	}
+	var event any
+	err := json.Unmarshal(line.Text, &event)
+	r.Events = append(r.Events, event)
+	return err
+}
+
+// endOfRead words how a reader ended; an abort is a quiet end.
+func endOfRead(err error) (finished bool, failure *readFailure) {
+	if exit, ok := errors.AsType[*core.JournalExitError](err); ok {
+		return false, &readFailure{"exit", exit.Exit, exit.Message}
+	}
+	switch {
+	case err == nil, errors.Is(err, context.Canceled):
+		return true, nil
+	case errors.Is(err, core.ErrJournalStalled):
+		return false, &readFailure{Kind: "stalled"}
+	case errors.Is(err, core.ErrNoSentinel):
+		return false, &readFailure{Kind: "no-sentinel"}
+	}
+	return false, &readFailure{Kind: "other"}
 }
 
 // What the original's command and ours do to equal directories is compared, not
