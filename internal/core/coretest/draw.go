@@ -68,11 +68,17 @@ func drawRun(rt *rapid.T, number int64) core.Run {
 		ReclaimOutcome: outcomes.Draw(rt, "outcome"), TaskStoppedAt: times.Draw(rt, "taskStoppedAt"), ExitedAt: times.Draw(rt, "exitedAt"),
 	}
 	drawParts(rt, &r)
+	return placed(rt, r)
+}
+
+// placed gives r the index key that its row has, and no other.
+func placed(rt *rapid.T, r core.Run) core.Run {
+	r.DueAt = 0
 	if r.Row.Due() {
 		r.DueAt = moments.Draw(rt, "dueAt")
 	}
 	if r.Row == core.RowDetached && r.DetachedSince == 0 {
-		r.DetachedSince = 2000 // an index key cannot be absent
+		r.DetachedSince = 2000
 	}
 	return r
 }
@@ -112,38 +118,55 @@ func drawParts(rt *rapid.T, r *core.Run) {
 
 // runTransitions draws each transition of a run record, by the name of its type.
 var runTransitions = map[string]drawing[core.Run, core.Transition]{
-	"Renew": {func(rt *rapid.T, r core.Run) core.Transition {
+	"Renew": {shape: live, draw: func(rt *rapid.T, r core.Run) core.Transition {
 		return core.Renew{Epoch: as(rt, "epoch", r.Epoch, epochs), Until: moments.Draw(rt, "until")}
 	}},
-	"Detach": {func(rt *rapid.T, r core.Run) core.Transition {
+	"Detach": {shape: live, draw: func(rt *rapid.T, r core.Run) core.Transition {
 		return core.Detach{Epoch: as(rt, "epoch", r.Epoch, epochs), Now: moments.Draw(rt, "now")}
 	}},
-	"Lapse": {func(rt *rapid.T, r core.Run) core.Transition {
+	"Lapse": {shape: in(core.Running, core.RowLapse), draw: func(rt *rapid.T, r core.Run) core.Transition {
 		return core.Lapse{DueAt: dueAt(rt, r), Cancel: booleans.Draw(rt, "cancel")}
 	}},
-	"CancelDue": {func(rt *rapid.T, r core.Run) core.Transition { return core.CancelDue{DueAt: dueAt(rt, r)} }},
-	"Attach":    {drawAttach},
-	"Claim":     {drawClaim},
-	"Release": {func(rt *rapid.T, r core.Run) core.Transition {
+	"CancelDue": {shape: in(core.Running, core.RowCancel), draw: func(rt *rapid.T, r core.Run) core.Transition {
+		return core.CancelDue{DueAt: dueAt(rt, r)}
+	}},
+	"Attach": {shape: live, draw: drawAttach},
+	"Claim":  {shape: live, draw: drawClaim},
+	"Release": {draw: func(rt *rapid.T, r core.Run) core.Transition {
 		return core.Release{Epoch: as(rt, "epoch", r.Epoch, epochs)}
 	}},
-	"Append":        {drawAppend},
-	"Finish":        {drawFinish},
-	"Interrupt":     {drawInterrupt},
-	"RequestCancel": {drawRequestCancel},
-	"Hint":          {drawHint},
-	"ReclaimDone": {func(rt *rapid.T, r core.Run) core.Transition {
+	"Append":        {shape: live, draw: drawAppend},
+	"Finish":        {shape: live, draw: drawFinish},
+	"Interrupt":     {shape: live, draw: drawInterrupt},
+	"RequestCancel": {draw: drawRequestCancel},
+	"Hint":          {shape: in(core.Running, core.RowLapse), draw: drawHint},
+	"ReclaimDone": {shape: in(core.Completed, core.RowReclaim), draw: func(rt *rapid.T, r core.Run) core.Transition {
 		return core.ReclaimDone{Instance: as(rt, "instance", r.Instance, instances), Outcome: outcomes.Draw(rt, "becomes")}
 	}},
-	"ReclaimLater": {drawReclaimLater},
-	"NameInstance": {drawNameInstance},
-	"SetHold": {func(rt *rapid.T, r core.Run) core.Transition {
+	"ReclaimLater": {shape: in(core.Completed, core.RowReclaim), draw: drawReclaimLater},
+	"NameInstance": {shape: live, draw: drawNameInstance},
+	"SetHold": {shape: in(core.Completed, core.RowNone), draw: func(rt *rapid.T, r core.Run) core.Transition {
 		if booleans.Draw(rt, "release") {
 			return core.SetHold{}
 		}
 		return core.SetHold{Hold: core.Hold{Until: times.Draw(rt, "until"), By: texts.Draw(rt, "by"), Why: texts.Draw(rt, "why")}}
 	}},
-	"SetTTL": {func(rt *rapid.T, r core.Run) core.Transition { return core.SetTTL{Seconds: sizes.Draw(rt, "seconds")} }},
+	"SetTTL": {shape: live, draw: func(rt *rapid.T, r core.Run) core.Transition { return core.SetTTL{Seconds: sizes.Draw(rt, "seconds")} }},
+}
+
+// in brings a record to a status and a row.
+func in(status core.Status, row core.Row) func(rt *rapid.T, r core.Run) core.Run {
+	return func(rt *rapid.T, r core.Run) core.Run {
+		r.Status, r.Row = status, row
+		return placed(rt, r)
+	}
+}
+
+// live is a detached run without a task that nobody claims, ends or cancels.
+func live(rt *rapid.T, r core.Run) core.Run {
+	r.Status, r.Row = core.Running, core.RowDetached
+	r.TaskARN, r.ClaimUntil, r.CancelRequested, r.Ending, r.Sealed = "", 0, 0, nil, nil
+	return placed(rt, r)
 }
 
 // dueAt is the row's time as read, or another; a due time is never zero.
@@ -243,19 +266,19 @@ func drawSandbox(rt *rapid.T, number int64) core.Sandbox {
 
 // sandboxTransitions draws each transition of an instance record.
 var sandboxTransitions = map[string]drawing[core.Sandbox, core.SandboxTransition]{
-	"MarkReclaiming": {func(rt *rapid.T, box core.Sandbox) core.SandboxTransition {
+	"MarkReclaiming": {draw: func(rt *rapid.T, box core.Sandbox) core.SandboxTransition {
 		return core.MarkReclaiming{
 			Instance: as(rt, "instance", box.Instance, instances), By: nonces.Draw(rt, "mine"), Now: moments.Draw(rt, "now"),
 			LatestRun: core.RunID(as(rt, "latest", string(box.LatestRun), texts)), Idle: booleans.Draw(rt, "idle"),
 		}
 	}},
-	"Unmark": {func(rt *rapid.T, box core.Sandbox) core.SandboxTransition {
+	"Unmark": {draw: func(rt *rapid.T, box core.Sandbox) core.SandboxTransition {
 		return core.Unmark{
 			Instance: as(rt, "instance", box.Instance, instances), By: as(rt, "mine", box.Reclaiming, texts),
 			DueAt: times.Draw(rt, "due"), Now: moments.Draw(rt, "now"),
 		}
 	}},
-	"MarkIdle": {func(rt *rapid.T, box core.Sandbox) core.SandboxTransition {
+	"MarkIdle": {draw: func(rt *rapid.T, box core.Sandbox) core.SandboxTransition {
 		return core.MarkIdle{
 			Instance: as(rt, "instance", box.Instance, instances), By: as(rt, "mine", box.Reclaiming, texts),
 			Since: moments.Draw(rt, "since"), DueAt: moments.Draw(rt, "due"), Hold: times.Draw(rt, "hold"),
@@ -276,24 +299,30 @@ func drawRow(rt *rapid.T, number int64) core.LedgerRow {
 
 // ledgerTransitions draws each transition of a ledger row.
 var ledgerTransitions = map[string]drawing[core.LedgerRow, core.LedgerTransition]{
-	"StopLaunch": {func(rt *rapid.T, row core.LedgerRow) core.LedgerTransition {
+	"StopLaunch": {draw: func(rt *rapid.T, row core.LedgerRow) core.LedgerTransition {
 		return core.StopLaunch{TaskARN: tasks.Draw(rt, "mine"), Why: texts.Draw(rt, "becomes why"), Now: moments.Draw(rt, "now"), DueAt: moments.Draw(rt, "due")}
 	}},
-	"CloseRow": {func(rt *rapid.T, row core.LedgerRow) core.LedgerTransition {
+	"CloseRow": {draw: func(rt *rapid.T, row core.LedgerRow) core.LedgerTransition {
 		return core.CloseRow{
 			From: as(rt, "from", row.State, states), Why: texts.Draw(rt, "becomes why"), Now: moments.Draw(rt, "now"),
 			TaskARN: as(rt, "task", row.TaskARN, tasks),
 		}
 	}},
-	"NameTask": {func(rt *rapid.T, row core.LedgerRow) core.LedgerTransition {
+	"NameTask": {shape: condemned, draw: func(rt *rapid.T, row core.LedgerRow) core.LedgerTransition {
 		return core.NameTask{TaskARN: tasks.Draw(rt, "mine"), Now: moments.Draw(rt, "now")}
 	}},
-	"Postpone": {func(rt *rapid.T, row core.LedgerRow) core.LedgerTransition {
+	"Postpone": {draw: func(rt *rapid.T, row core.LedgerRow) core.LedgerTransition {
 		return core.Postpone{
 			State: as(rt, "from", row.State, states), DueAt: moments.Draw(rt, "due"),
 			Attempts: as(rt, "attempts as read", row.Attempts, rapid.IntRange(0, 2)),
 		}
 	}},
+}
+
+// condemned is a row that ECS has not been asked about.
+func condemned(_ *rapid.T, row core.LedgerRow) core.LedgerRow {
+	row.State, row.TaskARN = core.LedgerStopping, ""
+	return row
 }
 
 // drawTrio draws what a transaction may meet; the record may be absent.
@@ -304,6 +333,9 @@ func drawTrio(rt *rapid.T) trio {
 	v.run.Instance = as(rt, "run's instance", v.row.Instance, instances)
 	if v.box != nil {
 		v.box.Instance = as(rt, "record's instance", v.row.Instance, instances)
+	}
+	if booleans.Draw(rt, "about to launch") {
+		v.run.Status, v.run.TaskARN, v.row.State, v.box = core.Running, "", core.LedgerIntent, nil
 	}
 	return v
 }
@@ -345,14 +377,14 @@ func drawControl(rt *rapid.T, _ int64) core.Control {
 
 // controlTransitions draws each transition of the settings.
 var controlTransitions = map[string]drawing[core.Control, core.ControlTransition]{
-	"SetMode": {func(rt *rapid.T, _ core.Control) core.ControlTransition {
+	"SetMode": {draw: func(rt *rapid.T, _ core.Control) core.ControlTransition {
 		return core.SetMode{Mode: rapid.SampledFrom([]core.Mode{core.Observe, core.Enforce, "both"}).Draw(rt, "becomes")}
 	}},
-	"Freeze": {func(rt *rapid.T, _ core.Control) core.ControlTransition {
+	"Freeze": {draw: func(rt *rapid.T, _ core.Control) core.ControlTransition {
 		return core.Freeze{Now: moments.Draw(rt, "now"), By: texts.Draw(rt, "by"), Why: texts.Draw(rt, "why")}
 	}},
-	"Thaw": {func(*rapid.T, core.Control) core.ControlTransition { return core.Thaw{} }},
-	"CountEnds": {func(rt *rapid.T, c core.Control) core.ControlTransition {
+	"Thaw": {draw: func(*rapid.T, core.Control) core.ControlTransition { return core.Thaw{} }},
+	"CountEnds": {draw: func(rt *rapid.T, c core.Control) core.ControlTransition {
 		seen := c.Breaker
 		seen.Count = as(rt, "count", c.Breaker.Count, rapid.IntRange(0, 2))
 		seen.WindowStart = as(rt, "window", c.Breaker.WindowStart, times)
