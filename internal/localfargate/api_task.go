@@ -241,6 +241,9 @@ func (s *Server) executeCommand(_ context.Context, in executeCommandInput) (any,
 	if err != nil {
 		return nil, err
 	}
+	if err := t.refusal(); err != nil {
+		return nil, err
+	}
 	c, err := t.execTarget(in.Container)
 	if err != nil {
 		return nil, err
@@ -268,10 +271,11 @@ func (t *task) execTarget(name string) (*container, error) {
 		return nil, invalid("The container %s was not found in the task.", name)
 	}
 	c := t.containers[i]
+	status, _ := t.agentState(c)
 	switch {
-	case !t.input.EnableExecuteCommand || t.lastStatus != statusRunning || c.agentStatus != statusRunning:
+	case !t.input.EnableExecuteCommand || t.lastStatus != statusRunning || status != statusRunning:
 		return nil, errExecNotEnabled
-	case !c.agentConnected || t.faults.Load().NeverConnects:
+	case !c.agentConnected || t.cutOff(c) || t.faults.Load().NeverConnects:
 		return nil, errNotConnected
 	}
 	return c, nil

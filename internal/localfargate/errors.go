@@ -14,6 +14,8 @@ var (
 	ErrUnknownTask = errors.New("find task: unknown id")
 	// ErrNotRunning means that a task has no container that runs.
 	ErrNotRunning = errors.New("no container runs")
+	// ErrNoRestart means that a container has no restart policy.
+	ErrNoRestart = errors.New("the container has no restart policy")
 )
 
 // apiError is an error of the ECS API.

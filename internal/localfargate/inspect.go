@@ -72,8 +72,8 @@ func (t *task) state() TaskState {
 			Name: c.definition.Name, ExitCode: c.exitCode, Processes: []box.Process{},
 			WorkDir: box.WorkDir(dir), JournalDir: box.HostJournalDir(dir), Log: box.LogFile(dir),
 		}
-		if c.box != nil {
-			state.Processes = orEmpty(c.box.Processes())
+		if b := c.box.Load(); b != nil {
+			state.Processes = orEmpty(b.Processes())
 		}
 		out.Containers = append(out.Containers, state)
 	}
@@ -102,6 +102,7 @@ func (s *Server) SetFaults(ref string, f Faults) error {
 		return err
 	}
 	t.faults.Store(&f)
+	t.refused = 0
 	return nil
 }
 
@@ -137,7 +138,7 @@ func (s *Server) KillTask(ref string) error {
 		if c.lastStatus != statusRunning {
 			continue
 		}
-		if err := c.box.Signal(syscall.SIGKILL); err != nil {
+		if err := c.box.Load().Signal(syscall.SIGKILL); err != nil {
 			return fmt.Errorf("kill task %s: %w", ref, err)
 		}
 		killed = true

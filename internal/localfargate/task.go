@@ -3,7 +3,6 @@ package localfargate
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,6 +58,7 @@ type task struct {
 	stoppedAt     time.Time
 	stopCode      string
 	stoppedReason string
+	refused       int // ExecuteCommand, on purpose
 }
 
 // container is one container of a task, guarded like it.
@@ -66,9 +66,9 @@ type container struct {
 	definition containerDefinition
 	id, arn    string
 	runtimeID  string
-	box        *box.Box
+	box        atomic.Pointer[box.Box] // the present one
 	agent      *datachannel.Agent
-	ended      chan struct{} // closed when the end of the box is recorded
+	ended      chan struct{} // closed when the end of the last box is recorded
 
 	lastStatus     string
 	exitCode       *int
@@ -77,6 +77,8 @@ type container struct {
 	agentReason    string
 	agentStartedAt time.Time
 	agentConnected bool
+	restart        bool // the box was killed to be started again
+	restarts       int
 }
 
 func (c *container) essential() bool { return c.definition.Essential == nil || *c.definition.Essential }
@@ -164,32 +166,39 @@ func (t *task) provision(ctx context.Context) bool {
 }
 
 func (t *task) startContainer(ctx context.Context, c *container) error {
-	env := t.environment(c)
-	b, err := box.Start(box.Spec{
-		ID: c.id, Isolation: t.server.isolation, Dir: t.containerDir(c),
-		Argv: t.command(c), Env: env,
-		WorkDir: c.definition.WorkingDirectory, User: c.definition.User, Visible: t.server.opts.Visible,
-	})
+	b, err := t.startBox(c)
 	if err != nil {
 		return err
 	}
 	t.server.mu.Lock()
-	c.box = b
-	c.runtimeID = t.id + "-" + fmt.Sprintf("%010d", t.number)
+	c.box.Store(b)
+	c.runtimeID = t.runtimeID(c)
 	c.lastStatus = statusRunning
 	if t.input.EnableExecuteCommand {
-		c.agentStatus = statusPending
-		c.agent = datachannel.NewAgent(boxRunner{box: b, env: agentEnv(env)}, t.server.opts.Habits.Channel)
+		c.agentStatus, c.agentReason = agentBegin(c.definition)
+		runner := boxRunner{box: b, env: agentEnv(t.environment(c)), faults: func() Faults { return *t.faults.Load() }}
+		c.agent = datachannel.NewAgent(runner, t.server.opts.Habits.Channel)
 	}
 	t.server.mu.Unlock()
 	t.server.wg.Go(func() { t.watch(ctx, c) })
 	return nil
 }
 
+func (t *task) startBox(c *container) (*box.Box, error) {
+	return box.Start(box.Spec{
+		ID: c.id, Isolation: t.server.isolation, Dir: t.containerDir(c),
+		Argv: t.command(c), Env: t.environment(c),
+		WorkDir: c.definition.WorkingDirectory, User: c.definition.User, Visible: t.server.opts.Visible,
+	})
+}
+
 // watch records the end of a container, whoever ended it.
 func (t *task) watch(ctx context.Context, c *container) {
 	defer close(c.ended)
-	<-c.box.Done()
+	<-c.box.Load().Done()
+	for t.again(ctx, c) {
+		<-c.box.Load().Done()
+	}
 	if c.agent != nil {
 		c.agent.Stop()
 	}
@@ -198,12 +207,12 @@ func (t *task) watch(ctx context.Context, c *container) {
 	}
 	t.change(func() {
 		c.lastStatus = statusStopped
-		c.exitCode = new(c.box.ExitStatus())
+		c.exitCode = new(c.box.Load().ExitStatus())
 		if c.agentStatus != "" {
 			c.agentStatus, c.agentConnected = statusStopped, false
 		}
 	})
-	if c.essential() {
+	if c.essential() && !t.faults.Load().StaysRunning {
 		select {
 		case t.exited <- struct{}{}:
 		default:
@@ -237,7 +246,7 @@ func (t *task) pause(ctx context.Context, d time.Duration, c *container) bool {
 	select {
 	case <-timer.C:
 		return true
-	case <-c.box.Done():
+	case <-c.box.Load().Done():
 	case <-ctx.Done():
 	}
 	return false
@@ -267,7 +276,7 @@ func (t *task) stopContainers(ctx context.Context) {
 	var live []*container
 	t.server.mu.Lock()
 	for _, c := range t.containers {
-		if c.box != nil {
+		if c.box.Load() != nil {
 			live = append(live, c)
 		}
 	}
@@ -287,9 +296,9 @@ func (t *task) stopContainer(ctx context.Context, c *container) {
 	if c.definition.StopTimeout != nil {
 		limit = time.Duration(*c.definition.StopTimeout) * time.Second
 	}
-	_ = c.box.Signal(syscall.SIGTERM)
+	_ = c.box.Load().Signal(syscall.SIGTERM)
 	t.pause(ctx, limit, c)
-	c.box.Kill()
+	c.box.Load().Kill()
 	<-c.ended
 }
 
@@ -326,12 +335,16 @@ func (t *task) environment(c *container) []string {
 
 // boxRunner runs the sessions of ECS Exec in a box.
 type boxRunner struct {
-	box *box.Box
-	env []string // what the agent adds
+	box    *box.Box
+	env    []string // what the agent adds
+	faults func() Faults
 }
 
 // Run implements [datachannel.Runner].
 func (r boxRunner) Run(argv []string, tty *os.File) (datachannel.Process, error) {
+	if argv[0] == "/bin/sh" && r.faults().NoShell {
+		return nil, &os.PathError{Op: "fork/exec", Path: argv[0], Err: syscall.ENOENT}
+	}
 	s, err := r.box.Exec(argv, r.env, tty)
 	if err != nil {
 		return nil, startReason(err)

@@ -71,9 +71,9 @@ func (t *task) containerView(c *container, at func(time.Time) *stamp) containerV
 		Reason:            c.reason, RuntimeID: c.runtimeID, TaskARN: t.arn,
 	}
 	if t.input.EnableExecuteCommand {
+		status, reason := t.agentState(c)
 		v.ManagedAgents = []agentView{{
-			Name: "ExecuteCommandAgent", LastStatus: cmpOr(c.agentStatus, statusPending),
-			LastStartedAt: at(c.agentStartedAt), Reason: c.agentReason,
+			Name: "ExecuteCommandAgent", LastStatus: status, LastStartedAt: at(c.agentStartedAt), Reason: reason,
 		}}
 	}
 	return v

@@ -127,22 +127,35 @@ type definitionInput struct {
 	CPU                  string                `json:"cpu"`
 	Memory               string                `json:"memory"`
 	NetworkMode          string                `json:"networkMode"`
+	PIDMode              string                `json:"pidMode"`
 	TaskRoleARN          string                `json:"taskRoleArn"`
 	ExecutionRoleARN     string                `json:"executionRoleArn"`
 	Tags                 []tag                 `json:"tags"`
 }
 
 type containerDefinition struct {
-	Name             string     `json:"name"`
-	Image            string     `json:"image"`
-	Command          []string   `json:"command"`
-	EntryPoint       []string   `json:"entryPoint"`
-	Environment      []keyValue `json:"environment"`
-	Essential        *bool      `json:"essential"`
-	StopTimeout      *int       `json:"stopTimeout"`
-	User             string     `json:"user"`
-	WorkingDirectory string     `json:"workingDirectory"`
-	CPU              int        `json:"cpu"`
+	Name             string        `json:"name"`
+	Image            string        `json:"image"`
+	Command          []string      `json:"command"`
+	EntryPoint       []string      `json:"entryPoint"`
+	Environment      []keyValue    `json:"environment"`
+	Essential        *bool         `json:"essential"`
+	StopTimeout      *int          `json:"stopTimeout"`
+	User             string        `json:"user"`
+	WorkingDirectory string        `json:"workingDirectory"`
+	CPU              int           `json:"cpu"`
+	ReadOnlyRoot     bool          `json:"readonlyRootFilesystem"`
+	MountPoints      []mountPoint  `json:"mountPoints"`
+	RestartPolicy    restartPolicy `json:"restartPolicy"`
+}
+
+type mountPoint struct {
+	ContainerPath string `json:"containerPath"`
+	ReadOnly      bool   `json:"readOnly"`
+}
+
+type restartPolicy struct {
+	Enabled bool `json:"enabled"`
 }
 
 type runTaskInput struct {

@@ -233,9 +233,12 @@ func (w *worker) pump(ctx context.Context) {
 	}
 }
 
-func (w *worker) send(text []byte) {
+func (w *worker) send(text []byte) { w.say(payloadData, text) }
+
+// say sends a stream message of any payload type.
+func (w *worker) say(payloadType uint32, payload []byte) {
 	data := w.out.add(time.Now(), func(sequence int64) []byte {
-		f := frame{kind: typeOutput, sequence: sequence, id: newID(), payloadType: payloadData, payload: text}
+		f := frame{kind: typeOutput, sequence: sequence, id: newID(), payloadType: payloadType, payload: payload}
 		if sequence == 0 {
 			f.flags = flagSYN
 		}
