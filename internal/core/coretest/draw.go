@@ -357,8 +357,11 @@ func drawLaunched(rt *rapid.T, v trio) core.Launched {
 
 func drawCondemn(rt *rapid.T, v trio) core.Condemn {
 	t := core.Condemn{Instance: v.row.Instance, Key: keyOf(rt, v), Why: texts.Draw(rt, "becomes why"), Now: moments.Draw(rt, "now"), DueAt: moments.Draw(rt, "due")}
-	if v.box != nil {
-		t.By = as(rt, "mine", v.box.Reclaiming, texts)
+	switch {
+	case booleans.Draw(rt, "some attempt"): // most often not the one that is marked
+		t.By = texts.Draw(rt, "mine")
+	case v.box != nil:
+		t.By = v.box.Reclaiming
 	}
 	return t
 }

@@ -77,41 +77,6 @@ func conform[R any, T transition[R]](t *testing.T, table map[string]drawing[R, T
 	}
 }
 
-// always are the transitions that no record refuses.
-var always = map[string]bool{"Freeze": true, "Thaw": true}
-
-// number makes records of one test process distinct.
-var number atomic.Int64
-
-// conform checks that the store answers each transition exactly as core's Apply and
-// Landed do, twice in a row, on random records.
-func conform[R any, T transition[R]](t *testing.T, table map[string]drawing[R, T], store func(t *testing.T) access[R, T]) {
-	for _, name := range slices.Sorted(maps.Keys(table)) {
-		t.Run(name, func(t *testing.T) {
-			a := store(t)
-			accepted, refused := 0, 0
-			rapid.Check(t, func(rt *rapid.T) {
-				before := table[name].shaped(rt, a.record(rt, number.Add(1)))
-				transition := table[name].draw(rt, before)
-				must(rt, a.seed(rt, before))
-				after, ok := expect(rt, a, before, transition)
-				if ok {
-					accepted++
-				} else {
-					refused++
-				}
-				after, _ = expect(rt, a, after, transition)
-				stored, err := a.read(rt, before)
-				must(rt, err)
-				equal(rt, "stored after "+name, stored, after)
-			})
-			if accepted == 0 || refused == 0 && !always[name] {
-				t.Errorf("drew %d that fit and %d that do not, want some of both", accepted, refused)
-			}
-		})
-	}
-}
-
 // expect carries t out on a record that is as before, and returns the record that
 // must now be stored, and whether t was accepted.
 func expect[R any, T transition[R]](rt *rapid.T, a access[R, T], before R, t T) (R, bool) {
