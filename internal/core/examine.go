@@ -140,6 +140,7 @@ func (s *Sweep) askJournals(ctx context.Context, runs []Run, evidences []evidenc
 		report.Probed += len(requests)
 		for k, i := range batches[n] {
 			if k < len(replies) && replies[k].RunKey == runs[i].RunKey {
+				replies[k].diagnose(evidences[i].task, runs[i].Container, MillisOf(time.Now()))
 				evidences[i].probe = &replies[k]
 			}
 		}

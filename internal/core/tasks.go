@@ -26,6 +26,10 @@ type Task struct {
 	// Exits are the exit codes of those containers that have exited, by name. A
 	// sidecar's says nothing of the agent's.
 	Exits map[string]int
+	// ExecEnabled says that the task was started with ECS Exec, and Agents what
+	// became of its agent in each container, by name.
+	ExecEnabled bool
+	Agents      map[string]ExecAgent
 }
 
 // TaskDescriber asks ECS about tasks.

@@ -170,6 +170,7 @@ func read(task types.Task) core.Task {
 	out := core.Task{
 		ARN: value(task.TaskArn), Life: core.TaskLives,
 		StopCode: string(task.StopCode), Reason: value(task.StoppedReason),
+		ExecEnabled: task.EnableExecuteCommand, Agents: agents(task.Containers),
 	}
 	for _, c := range task.Containers {
 		if c.ExitCode == nil {
@@ -189,6 +190,25 @@ func read(task types.Task) core.Task {
 		out.Life = core.TaskGone
 	case value(task.DesiredStatus) == "STOPPED" || slices.Contains(leaving, last):
 		out.Life = core.TaskLeaving
+	}
+	return out
+}
+
+// agents reads the managed agents of ECS Exec; every container has an entry.
+func agents(containers []types.Container) map[string]core.ExecAgent {
+	out := make(map[string]core.ExecAgent, len(containers))
+	for _, c := range containers {
+		var agent core.ExecAgent
+		for _, a := range c.ManagedAgents {
+			if a.Name != types.ManagedAgentNameExecuteCommandAgent {
+				continue
+			}
+			agent = core.ExecAgent{Status: value(a.LastStatus), Reason: value(a.Reason)}
+			if a.LastStartedAt != nil {
+				agent.Since = core.MillisOf(*a.LastStartedAt)
+			}
+		}
+		out[value(c.Name)] = agent
 	}
 	return out
 }

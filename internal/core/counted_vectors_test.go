@@ -1,0 +1,87 @@
+package core_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+)
+
+// compareVectors runs check as [forEachVector] does, says how many of the file's
+// cases were compared and how many are listed as decided otherwise, and fails if
+// none was compared.
+func compareVectors(t *testing.T, file string, check func(t *testing.T, c vectorCase) error) {
+	t.Helper()
+	compared, listed, quirks := 0, 0, 0
+	forEachVector(t, file, func(t *testing.T, c vectorCase) error {
+		difference := check(t, c)
+		switch {
+		case listedVector(file, c):
+			listed++
+		case difference != nil && c.Quirk != "":
+			quirks++
+		default:
+			compared++
+		}
+		return difference
+	})
+	t.Logf("vectors %s: %d compared, %d listed as decided otherwise, %d quirks that differ", file, compared, listed, quirks)
+	if compared == 0 {
+		t.Errorf("vectors %s: no case was compared", file)
+	}
+}
+
+func listedVector(file string, c vectorCase) bool {
+	return slices.ContainsFunc(vectorExemptions, func(e vectorExemption) bool { return e.file == file && e.covers(c) })
+}
+
+// inBubble runs check in a bubble of its own.
+func inBubble(t *testing.T, check func(t *testing.T) error) error {
+	t.Helper()
+	var difference error
+	synctest.Test(t, func(t *testing.T) { difference = check(t) })
+	return difference
+}
+
+// unlessQuirk lets a rule speak of no quirk: those need not be listed.
+func unlessQuirk[I any](rule func(in I) bool) func(c vectorCase) bool {
+	return func(c vectorCase) bool {
+		var in I
+		return c.Quirk == "" && json.Unmarshal(c.Input, &in) == nil && rule(in)
+	}
+}
+
+// unmatchedVectors are the files to which this design has nothing to match.
+var unmatchedVectors = map[string]string{
+	"align": "a log is addressed by the journal's byte offset (DESIGN 5.5): a drive goes on at the log's end, nothing is " +
+		"replayed from the beginning and matched against what was delivered; a journal that was rewritten is told by its last bytes (5.8)",
+	"chunk_identity": "the log is the agent's stdout, byte for byte (DESIGN 4.1, 7): there are no chunks of a protocol that could be alike",
+	"quiescence": "each append is conditional on the claim's epoch and on the log's end, in one request (DESIGN 4.1, I3): " +
+		"a predecessor that still writes is refused, so nobody waits for a quiet log (5.5)",
+	"delivery_sink": "nothing stands between the agent and its log that could be aborted: stdout is the journal file itself (DESIGN 7), " +
+		"and only terminal status closes a log (I4); a host that leaves writes one detach",
+	"resume_driver": "no HTTP route serves the log: a viewer attaches or reads through the session operations (DESIGN 9), " +
+		"whose refusals are those of the attach transition (4.1)",
+	"attach_preflight": "an attach is one conditional write of the run record (DESIGN 4.1): an unknown or ended run refuses it there, " +
+		"and no read of ours makes the file that it reads, so nothing is probed first",
+}
+
+// TestVectorsWithoutCounterpart lists the files that no test here compares, each
+// with its reason, and fails when one of them is not there to be listed.
+func TestVectorsWithoutCounterpart(t *testing.T) {
+	for file, reason := range unmatchedVectors {
+		t.Run(file, func(t *testing.T) {
+			data, err := os.ReadFile(filepath.Join(vectorDirectory(t), file+".json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var content struct{ Cases []vectorCase }
+			if err := json.Unmarshal(data, &content); err != nil || len(content.Cases) == 0 {
+				t.Fatalf("decode vectors %s: %d cases, %v", file, len(content.Cases), err)
+			}
+			t.Logf("vectors %s: 0 compared, %d listed: %s", file, len(content.Cases), reason)
+		})
+	}
+}
