@@ -201,7 +201,7 @@ func newScripted(t *testing.T) *scripted {
 // farOff is when nothing of a script is due any more.
 const farOff = core.Millis(1) << 50
 
-func (s *scripted) key(id core.RunID) core.RunKey { return core.RunKey{Tenant: "-", Run: id} }
+func (s *scripted) key(id core.RunID) core.RunKey { return key(string(id)) }
 
 // play carries out one step and returns its result as the vectors write it.
 func (s *scripted) play(step recordStep) any {
@@ -371,11 +371,12 @@ func (s *scripted) takeOver(r core.Run, nonce string) (core.Run, error) {
 			return core.Run{}, err
 		}
 	}
-	var t core.Transition = core.Attach{Seen: r.Epoch, Nonce: nonce, Now: now(), Until: farOff, Takeover: true}
+	free := max(now(), r.ClaimUntil) // once the lease of whoever has it is over
+	var t core.Transition = core.Attach{Seen: r.Epoch, Nonce: nonce, Now: free, Until: farOff, Takeover: true}
 	if r.Status == core.Interrupted {
-		t = core.Claim{Seen: r.Epoch, Since: r.InterruptedSince, Nonce: nonce, Now: now(), Until: now()}
+		t = core.Claim{Seen: r.Epoch, Since: r.InterruptedSince, Nonce: nonce, Now: free, Until: free}
 	} else if r.Row == core.RowDetached {
-		t = core.Claim{Seen: r.Epoch, Since: r.DetachedSince, Nonce: nonce, Now: now(), Until: now()}
+		t = core.Claim{Seen: r.Epoch, Since: r.DetachedSince, Nonce: nonce, Now: free, Until: free}
 	}
 	return s.store.Update(ctx, r.RunKey, t)
 }
