@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -132,12 +133,7 @@ func validName(name string) bool {
 }
 
 func hasTags(include []string) bool {
-	for _, i := range include {
-		if i == "TAGS" {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(include, "TAGS")
 }
 
 func orEmpty[T any](list []T) []T {

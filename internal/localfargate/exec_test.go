@@ -276,12 +276,12 @@ func TestLossyLinkIsRepairedWhileTheCommandLingers(t *testing.T) {
 	}
 	c := attach(t, w.exec(arn, sh("seq 1 3000; echo end; exec sleep 1000")))
 	got := c.follow(func(tr transcript) bool { return strings.HasSuffix(tr.output, "end\r\n") })
-	want := ""
+	var want strings.Builder
 	for i := 1; i <= 3000; i++ {
-		want += fmt.Sprintf("%d\r\n", i)
+		fmt.Fprintf(&want, "%d\r\n", i)
 	}
-	if got.output != want+"end\r\n" {
-		t.Errorf("output of %d bytes differs from the %d expected", len(got.output), len(want)+5)
+	if got.output != want.String()+"end\r\n" {
+		t.Errorf("output of %d bytes differs from the %d expected", len(got.output), len(want.String())+5)
 	}
 	if len(got.seen) <= len(got.messages) {
 		t.Error("nothing came twice: the link was not lossy")

@@ -452,12 +452,12 @@ func TestTags(t *testing.T) {
 		t.Fatal(err)
 	}
 	for from, tags := range map[string][]types.Tag{"list": listed.Tags, "describe": w.describe(arn).Tags} {
-		got := ""
+		var got strings.Builder
 		for _, g := range tags {
-			got += *g.Key + "=" + *g.Value + " "
+			got.WriteString(*g.Key + "=" + *g.Value + " ")
 		}
-		if got != "b=3 c=4 " {
-			t.Errorf("%s: %q", from, got)
+		if got.String() != "b=3 c=4 " {
+			t.Errorf("%s: %q", from, got.String())
 		}
 	}
 	out, err := w.DescribeTasks(t.Context(), &ecs.DescribeTasksInput{Tasks: []string{arn}})

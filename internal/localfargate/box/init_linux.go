@@ -192,9 +192,12 @@ func (i *initProcess) pong(r request) {
 // spawn starts one process and reports that, before its end can be reported. Its
 // error reads as the agent of ECS Exec and the container engine word it.
 func (i *initProcess) spawn(id int, argv []string, attr *syscall.ProcAttr) error {
-	path, err := exec.LookPath(argv[0])
-	if err != nil {
-		return err
+	path := argv[0]
+	if !strings.Contains(path, "/") {
+		var err error
+		if path, err = exec.LookPath(path); err != nil {
+			return err
+		}
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
