@@ -15,7 +15,7 @@ import (
 
 // Control reads the operator's settings.
 func (s *Sandboxes) Control(ctx context.Context) (core.Control, error) {
-	it, err := get(ctx, s.Client, s.Table, key(pkControl, skControl))
+	it, err := get(ctx, s.client, s.table, key(pkControl, skControl))
 	if err != nil {
 		return core.Control{}, fmt.Errorf("read control: %w", err)
 	}
@@ -32,7 +32,7 @@ func (s *Sandboxes) UpdateControl(ctx context.Context, t core.ControlTransition)
 	if err != nil {
 		return core.Control{}, fmt.Errorf("update control: %w", err)
 	}
-	c, err := transit(ctx, s.Client, s.Table, key(pkControl, skControl), change, decodeControl, t)
+	c, err := transit(ctx, s.client, s.table, key(pkControl, skControl), change, decodeControl, t)
 	return c, wrapUnlessRefused(err, "%s control", t.Name())
 }
 
@@ -43,7 +43,7 @@ func (s *Sandboxes) Record(ctx context.Context, e core.AuditEntry) error {
 		return fmt.Errorf("record %s %s: %w", e.Op, e.Subject, err)
 	}
 	// The key is this call's alone: an item that is there is its own, repeated.
-	if _, _, err := put(ctx, s.Client, s.Table, it); err != nil {
+	if _, _, err := put(ctx, s.client, s.table, it); err != nil {
 		return fmt.Errorf("record %s %s: %w", e.Op, e.Subject, err)
 	}
 	return nil
@@ -52,7 +52,7 @@ func (s *Sandboxes) Record(ctx context.Context, e core.AuditEntry) error {
 // Audit lists what was recorded on a day, in UTC, oldest first.
 func (s *Sandboxes) Audit(ctx context.Context, day time.Time) ([]core.AuditEntry, error) {
 	condition := expression.Key(names.PK.Name).Equal(expression.Value(auditPK(day)))
-	entries, err := query(ctx, s.Client, &dynamodb.QueryInput{TableName: &s.Table, ConsistentRead: new(true)}, condition, decodeAudit)
+	entries, err := query(ctx, s.client, &dynamodb.QueryInput{TableName: &s.table, ConsistentRead: new(true)}, condition, decodeAudit)
 	if err != nil {
 		return nil, fmt.Errorf("list audit of %s: %w", day.UTC().Format(time.DateOnly), err)
 	}

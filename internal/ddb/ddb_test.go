@@ -42,10 +42,10 @@ func newTables(t *testing.T) tables {
 
 // stores are the adapters over client, blobs and queue in memory.
 func (v tables) stores(t *testing.T, client *dynamodb.Client) coretest.Stores {
-	runs := &ddb.Runs{Client: client, Table: names.Runs.Name + v.suffix}
-	boxes := &ddb.Sandboxes{Client: client, Table: names.Sandboxes.Name + v.suffix, Runs: runs.Table}
+	runsTable, boxesTable := names.Runs.Name+v.suffix, names.Sandboxes.Name+v.suffix
+	runs, boxes := ddb.NewRuns(client, runsTable), ddb.NewSandboxes(client, boxesTable)
 	return coretest.Stores{
-		Runs: runs, Log: runs, Index: runs, Sandboxes: boxes, Ledger: boxes, Transactions: boxes, Due: boxes,
+		Runs: runs, Log: runs, Index: runs, Sandboxes: boxes, Ledger: boxes, Transactions: ddb.NewTransactions(client, runsTable, boxesTable), Due: boxes,
 		Controls: boxes, Settings: boxes, Audit: boxes, Blobs: mem.New(t),
 		Seed: coretest.Seed{
 			Run: runs.SeedRun, Sandbox: boxes.SeedSandbox, Row: boxes.SeedRow, Control: boxes.SeedControl,

@@ -13,22 +13,22 @@ import (
 
 func (s *Runs) SeedRun(ctx context.Context, r core.Run) error {
 	it, err := encodeRun(r)
-	return seed(ctx, s.Client, s.Table, it, err)
+	return seed(ctx, s.client, s.table, it, err)
 }
 
 func (s *Sandboxes) SeedSandbox(ctx context.Context, box core.Sandbox) error {
 	it, err := encodeSandbox(box)
-	return seed(ctx, s.Client, s.Table, it, err)
+	return seed(ctx, s.client, s.table, it, err)
 }
 
 func (s *Sandboxes) SeedRow(ctx context.Context, row core.LedgerRow) error {
 	it, err := encodeLedger(row)
-	return seed(ctx, s.Client, s.Table, it, err)
+	return seed(ctx, s.client, s.table, it, err)
 }
 
 func (s *Sandboxes) SeedControl(ctx context.Context, c core.Control) error {
 	it, err := encodeControl(c)
-	return seed(ctx, s.Client, s.Table, it, err)
+	return seed(ctx, s.client, s.table, it, err)
 }
 
 func encodeControl(c core.Control) (item, error) {

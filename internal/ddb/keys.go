@@ -3,7 +3,6 @@ package ddb
 import (
 	"encoding/hex"
 	"fmt"
-	"hash/fnv"
 	"strings"
 	"time"
 
@@ -53,11 +52,7 @@ func key(pk, sk string) item {
 }
 
 // shard spreads the items of an index over its partitions.
-func shard(pk string) int {
-	h := fnv.New32a()
-	h.Write([]byte(pk))
-	return int(h.Sum32() % core.Shards)
-}
+func shard(pk string) int { return core.ShardOfKey(pk) }
 
 // parseRunPK is the inverse of runPK.
 func parseRunPK(pk string) (core.RunKey, error) {

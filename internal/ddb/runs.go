@@ -18,9 +18,12 @@ import (
 
 // Runs keeps run records and their logs in the runs table.
 type Runs struct {
-	Client client
-	Table  string
+	client client
+	table  string
 }
+
+// NewRuns returns the runs of a table.
+func NewRuns(client client, table string) *Runs { return &Runs{client, table} }
 
 var (
 	_ core.Runs     = (*Runs)(nil)
@@ -30,7 +33,7 @@ var (
 
 // Run reads a record.
 func (s *Runs) Run(ctx context.Context, k core.RunKey) (core.Run, error) {
-	it, err := get(ctx, s.Client, s.Table, key(runPK(k), skRun))
+	it, err := get(ctx, s.client, s.table, key(runPK(k), skRun))
 	if err != nil {
 		return core.Run{}, fmt.Errorf("read run %s: %w", k, err)
 	}
@@ -62,7 +65,7 @@ func (s *Runs) create(ctx context.Context, r core.Run) (*core.Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	image, there, err := put(ctx, s.Client, s.Table, it)
+	image, there, err := put(ctx, s.client, s.table, it)
 	if err != nil || !there {
 		return nil, err
 	}
@@ -83,7 +86,7 @@ func (s *Runs) Update(ctx context.Context, k core.RunKey, t core.Transition) (co
 	if err != nil {
 		return core.Run{}, fmt.Errorf("update run %s: %w", k, err)
 	}
-	r, err := transit(ctx, s.Client, s.Table, key(runPK(k), skRun), c, decodeRun, t)
+	r, err := transit(ctx, s.client, s.table, key(runPK(k), skRun), c, decodeRun, t)
 	return r, wrapUnlessRefused(err, "%s run %s", t.Name(), k)
 }
 
@@ -116,7 +119,7 @@ func (s *Runs) append(ctx context.Context, k core.RunKey, a core.Append, segment
 	if err != nil {
 		return core.Run{}, err
 	}
-	_, err = send(ctx, s.Client.TransactWriteItems, input)
+	_, err = send(ctx, s.client.TransactWriteItems, input)
 	images, refused := reasons(err)
 	if !refused {
 		if err != nil {
@@ -144,12 +147,12 @@ func (s *Runs) appendInput(k core.RunKey, a core.Append, segment core.Segment) (
 	if err != nil {
 		return nil, err
 	}
-	update, err := c.part(s.Table, key(runPK(k), skRun))
+	update, err := c.part(s.table, key(runPK(k), skRun))
 	if err != nil {
 		return nil, err
 	}
 	return &dynamodb.TransactWriteItemsInput{TransactItems: []types.TransactWriteItem{
-		{Put: &types.Put{TableName: &s.Table, Item: it, ConditionExpression: new(absent)}},
+		{Put: &types.Put{TableName: &s.table, Item: it, ConditionExpression: new(absent)}},
 		update,
 	}}, nil
 }
@@ -167,7 +170,7 @@ func (s *Runs) afterAppend(ctx context.Context, k core.RunKey, a core.Append) (c
 func (s *Runs) Segments(ctx context.Context, k core.RunKey) ([]core.Segment, error) {
 	condition := expression.Key(names.PK.Name).Equal(expression.Value(runPK(k))).
 		And(expression.Key(names.SK.Name).BeginsWith(skSegment))
-	segments, err := query(ctx, s.Client, &dynamodb.QueryInput{TableName: &s.Table, ConsistentRead: new(true)}, condition, decodeSegment)
+	segments, err := query(ctx, s.client, &dynamodb.QueryInput{TableName: &s.table, ConsistentRead: new(true)}, condition, decodeSegment)
 	if err != nil {
 		return nil, fmt.Errorf("list segments of run %s: %w", k, err)
 	}
@@ -206,8 +209,8 @@ func query[R any](ctx context.Context, c client, in *dynamodb.QueryInput, condit
 // Detached lists a shard's detached runs, oldest first.
 func (s *Runs) Detached(ctx context.Context, shard int) ([]core.IndexEntry, error) {
 	condition := expression.Key(names.DetachedShard).Equal(expression.Value(shard))
-	in := &dynamodb.QueryInput{TableName: &s.Table, IndexName: &names.DetachedIndex.Name}
-	entries, err := query(ctx, s.Client, in, condition, func(it item) (core.IndexEntry, error) {
+	in := &dynamodb.QueryInput{TableName: &s.table, IndexName: &names.DetachedIndex.Name}
+	entries, err := query(ctx, s.client, in, condition, func(it item) (core.IndexEntry, error) {
 		row, key, err := decodeIndex(it)
 		return core.IndexEntry{RunKey: key, Row: core.RowDetached, At: row.DetachedSince}, err
 	})
@@ -219,8 +222,8 @@ func (s *Runs) Detached(ctx context.Context, shard int) ([]core.IndexEntry, erro
 
 // Due lists a shard's due runs, oldest first.
 func (s *Runs) Due(ctx context.Context, shard int, until core.Millis) ([]core.IndexEntry, error) {
-	in := &dynamodb.QueryInput{TableName: &s.Table, IndexName: &names.DueIndex.Name}
-	entries, err := query(ctx, s.Client, in, dueBy(shard, until), func(it item) (core.IndexEntry, error) {
+	in := &dynamodb.QueryInput{TableName: &s.table, IndexName: &names.DueIndex.Name}
+	entries, err := query(ctx, s.client, in, dueBy(shard, until), func(it item) (core.IndexEntry, error) {
 		row, key, err := decodeIndex(it)
 		return core.IndexEntry{RunKey: key, Row: row.DueKind, At: row.DueAt}, err
 	})
@@ -271,19 +274,19 @@ var errUnprocessed = errors.New("keys left unprocessed")
 func (s *Runs) load(ctx context.Context, keys []item) ([]core.Run, error) {
 	var out []core.Run
 	for try := range conflictTries {
-		request := map[string]types.KeysAndAttributes{s.Table: {Keys: keys, ConsistentRead: new(true)}}
-		answer, err := send(ctx, s.Client.BatchGetItem, &dynamodb.BatchGetItemInput{RequestItems: request})
+		request := map[string]types.KeysAndAttributes{s.table: {Keys: keys, ConsistentRead: new(true)}}
+		answer, err := send(ctx, s.client.BatchGetItem, &dynamodb.BatchGetItemInput{RequestItems: request})
 		if err != nil {
 			return nil, err
 		}
-		for _, it := range answer.Responses[s.Table] {
+		for _, it := range answer.Responses[s.table] {
 			r, err := decodeRun(it)
 			if err != nil {
 				return nil, err
 			}
 			out = append(out, r)
 		}
-		if keys = answer.UnprocessedKeys[s.Table].Keys; len(keys) == 0 {
+		if keys = answer.UnprocessedKeys[s.table].Keys; len(keys) == 0 {
 			return out, nil
 		}
 		if err := pause(ctx, backoff(try)); err != nil {

@@ -12,27 +12,28 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
-// Sandboxes keeps instance records, ledger rows, settings and their record in the sandboxes
-// table. Launch also writes a run, in the runs table.
+// Sandboxes keeps instance records, ledger rows, settings and their record in the
+// sandboxes table.
 type Sandboxes struct {
-	Client client
-	Table  string
-	Runs   string // name of the runs table; only Launch needs it
+	client client
+	table  string
 }
 
+// NewSandboxes returns the sandboxes of a table.
+func NewSandboxes(client client, table string) *Sandboxes { return &Sandboxes{client, table} }
+
 var (
-	_ core.Sandboxes           = (*Sandboxes)(nil)
-	_ core.Ledger              = (*Sandboxes)(nil)
-	_ core.SandboxTransactions = (*Sandboxes)(nil)
-	_ core.SandboxIndex        = (*Sandboxes)(nil)
-	_ core.Controls            = (*Sandboxes)(nil)
-	_ core.ControlWriter       = (*Sandboxes)(nil)
-	_ core.AuditLog            = (*Sandboxes)(nil)
+	_ core.Sandboxes     = (*Sandboxes)(nil)
+	_ core.Ledger        = (*Sandboxes)(nil)
+	_ core.SandboxIndex  = (*Sandboxes)(nil)
+	_ core.Controls      = (*Sandboxes)(nil)
+	_ core.ControlWriter = (*Sandboxes)(nil)
+	_ core.AuditLog      = (*Sandboxes)(nil)
 )
 
 // Sandbox reads an instance record.
 func (s *Sandboxes) Sandbox(ctx context.Context, k core.SandboxKey) (core.Sandbox, error) {
-	it, err := get(ctx, s.Client, s.Table, key(sandboxPK(k), skSandbox))
+	it, err := get(ctx, s.client, s.table, key(sandboxPK(k), skSandbox))
 	if err != nil {
 		return core.Sandbox{}, fmt.Errorf("read sandbox %s: %w", k, err)
 	}
@@ -49,13 +50,13 @@ func (s *Sandboxes) UpdateSandbox(ctx context.Context, k core.SandboxKey, t core
 	if err != nil {
 		return core.Sandbox{}, fmt.Errorf("update sandbox %s: %w", k, err)
 	}
-	box, err := transit(ctx, s.Client, s.Table, key(sandboxPK(k), skSandbox), c, decodeSandbox, t)
+	box, err := transit(ctx, s.client, s.table, key(sandboxPK(k), skSandbox), c, decodeSandbox, t)
 	return box, wrapUnlessRefused(err, "%s sandbox %s", t.Name(), k)
 }
 
 // Row reads a ledger row.
 func (s *Sandboxes) Row(ctx context.Context, id core.InstanceID) (core.LedgerRow, error) {
-	it, err := get(ctx, s.Client, s.Table, key(rowPK(id), skRow))
+	it, err := get(ctx, s.client, s.table, key(rowPK(id), skRow))
 	if err != nil {
 		return core.LedgerRow{}, fmt.Errorf("read ledger row %s: %w", id, err)
 	}
@@ -75,7 +76,7 @@ func (s *Sandboxes) PutIntent(ctx context.Context, row core.LedgerRow) (core.Led
 	if err != nil {
 		return core.LedgerRow{}, fmt.Errorf("put intent %s: %w", row.Instance, err)
 	}
-	image, there, err := put(ctx, s.Client, s.Table, it)
+	image, there, err := put(ctx, s.client, s.table, it)
 	if err != nil {
 		return core.LedgerRow{}, fmt.Errorf("put intent %s: %w", row.Instance, err)
 	}
@@ -95,14 +96,14 @@ func (s *Sandboxes) UpdateRow(ctx context.Context, id core.InstanceID, t core.Le
 	if err != nil {
 		return core.LedgerRow{}, fmt.Errorf("update ledger row %s: %w", id, err)
 	}
-	row, err := transit(ctx, s.Client, s.Table, key(rowPK(id), skRow), c, decodeLedger, t)
+	row, err := transit(ctx, s.client, s.table, key(rowPK(id), skRow), c, decodeLedger, t)
 	return row, wrapUnlessRefused(err, "%s ledger row %s", t.Name(), id)
 }
 
 // DueSandboxes lists a shard's idle sandboxes and open ledger rows that are due.
 func (s *Sandboxes) DueSandboxes(ctx context.Context, shard int, until core.Millis) ([]core.DueSandbox, error) {
-	in := &dynamodb.QueryInput{TableName: &s.Table, IndexName: &names.SandboxesDueIndex.Name}
-	entries, err := query(ctx, s.Client, in, dueBy(shard, until), decodeDueSandbox)
+	in := &dynamodb.QueryInput{TableName: &s.table, IndexName: &names.SandboxesDueIndex.Name}
+	entries, err := query(ctx, s.client, in, dueBy(shard, until), decodeDueSandbox)
 	if err != nil {
 		return nil, fmt.Errorf("list due sandboxes of shard %d: %w", shard, err)
 	}

@@ -12,8 +12,21 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
+// Transactions are the writes over both tables.
+type Transactions struct {
+	client          client
+	runs, sandboxes string
+}
+
+var _ core.SandboxTransactions = (*Transactions)(nil)
+
+// NewTransactions returns the transactions over a runs and a sandboxes table.
+func NewTransactions(client client, runs, sandboxes string) *Transactions {
+	return &Transactions{client, runs, sandboxes}
+}
+
 // Launch makes a task a sandbox, in one transaction.
-func (s *Sandboxes) Launch(ctx context.Context, t core.Launched) error {
+func (s *Transactions) Launch(ctx context.Context, t core.Launched) error {
 	items, err := s.launchItems(t)
 	if err == nil {
 		err = s.transact(ctx, items, func(images map[int]item) error { return judgeLaunch(images, t) })
@@ -28,7 +41,7 @@ const (
 	launchBox
 )
 
-func (s *Sandboxes) launchItems(t core.Launched) ([]types.TransactWriteItem, error) {
+func (s *Transactions) launchItems(t core.Launched) ([]types.TransactWriteItem, error) {
 	ledger := newChange(rowPK(t.Sandbox.Instance))
 	ledger.need(is("state", core.LedgerIntent))
 	ledger.set("state", core.LedgerRunning)
@@ -36,7 +49,7 @@ func (s *Sandboxes) launchItems(t core.Launched) ([]types.TransactWriteItem, err
 	ledger.set("cluster", t.Sandbox.Cluster)
 	ledger.set("updatedAt", t.Now)
 	ledger.dueAt(0)
-	row, err := ledger.part(s.Table, key(rowPK(t.Sandbox.Instance), skRow))
+	row, err := ledger.part(s.sandboxes, key(rowPK(t.Sandbox.Instance), skRow))
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +58,7 @@ func (s *Sandboxes) launchItems(t core.Launched) ([]types.TransactWriteItem, err
 	bound.set("taskArn", t.Sandbox.TaskARN)
 	bound.set("cluster", t.Sandbox.Cluster)
 	bound.set("container", t.Sandbox.Container)
-	run, err := bound.part(s.Runs, key(runPK(t.Run), skRun))
+	run, err := bound.part(s.runs, key(runPK(t.Run), skRun))
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +68,7 @@ func (s *Sandboxes) launchItems(t core.Launched) ([]types.TransactWriteItem, err
 	}
 	return []types.TransactWriteItem{
 		launchRow: row, launchRun: run,
-		launchBox: {Put: &types.Put{TableName: &s.Table, Item: box, ConditionExpression: new(absent)}},
+		launchBox: {Put: &types.Put{TableName: &s.sandboxes, Item: box, ConditionExpression: new(absent)}},
 	}, nil
 }
 
@@ -95,7 +108,7 @@ func unless(landed bool) error {
 }
 
 // Condemn makes a task unfindable before it is stopped, in one transaction.
-func (s *Sandboxes) Condemn(ctx context.Context, t core.Condemn) error {
+func (s *Transactions) Condemn(ctx context.Context, t core.Condemn) error {
 	items, err := s.condemnItems(t)
 	if err == nil {
 		err = s.transact(ctx, items, func(images map[int]item) error { return judgeCondemn(images, t) })
@@ -109,11 +122,12 @@ const (
 	condemnBox
 )
 
-func (s *Sandboxes) condemnItems(t core.Condemn) ([]types.TransactWriteItem, error) {
+func (s *Transactions) condemnItems(t core.Condemn) ([]types.TransactWriteItem, error) {
 	ledger := newChange(rowPK(t.Instance))
 	ledger.need(expression.Name("state").In(expression.Value(core.LedgerIntent), expression.Value(core.LedgerRunning)))
 	stopRow(ledger, t.Why, t.Now, t.DueAt)
-	row, err := ledger.part(s.Table, key(rowPK(t.Instance), skRow))
+	ledger.set("unsealed", t.Unsealed)
+	row, err := ledger.part(s.sandboxes, key(rowPK(t.Instance), skRow))
 	if err != nil {
 		return nil, err
 	}
@@ -131,12 +145,12 @@ func (s *Sandboxes) condemnItems(t core.Condemn) ([]types.TransactWriteItem, err
 	onFailure := types.ReturnValuesOnConditionCheckFailureAllOld
 	if t.By == "" {
 		return []types.TransactWriteItem{condemnRow: row, condemnBox: {ConditionCheck: &types.ConditionCheck{
-			TableName: &s.Table, Key: box, ConditionExpression: e.Condition(), ExpressionAttributeNames: e.Names(),
+			TableName: &s.sandboxes, Key: box, ConditionExpression: e.Condition(), ExpressionAttributeNames: e.Names(),
 			ExpressionAttributeValues: e.Values(), ReturnValuesOnConditionCheckFailure: onFailure,
 		}}}, nil
 	}
 	return []types.TransactWriteItem{condemnRow: row, condemnBox: {Delete: &types.Delete{
-		TableName: &s.Table, Key: box, ConditionExpression: e.Condition(), ExpressionAttributeNames: e.Names(),
+		TableName: &s.sandboxes, Key: box, ConditionExpression: e.Condition(), ExpressionAttributeNames: e.Names(),
 		ExpressionAttributeValues: e.Values(), ReturnValuesOnConditionCheckFailure: onFailure,
 	}}}, nil
 }
@@ -167,8 +181,8 @@ func judgeCondemn(images map[int]item, t core.Condemn) error {
 }
 
 // transact sends a transaction; judge tells what its failed conditions mean.
-func (s *Sandboxes) transact(ctx context.Context, items []types.TransactWriteItem, judge func(images map[int]item) error) error {
-	_, err := send(ctx, s.Client.TransactWriteItems, &dynamodb.TransactWriteItemsInput{TransactItems: items})
+func (s *Transactions) transact(ctx context.Context, items []types.TransactWriteItem, judge func(images map[int]item) error) error {
+	_, err := send(ctx, s.client.TransactWriteItems, &dynamodb.TransactWriteItemsInput{TransactItems: items})
 	if images, ok := reasons(err); ok {
 		return judge(images)
 	}
