@@ -1,0 +1,360 @@
+package mem
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"hash/maphash"
+	"iter"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+// Sched lets processes on one store and cluster go one call at a time, in the
+// order that its user picks, so that a schedule can be carried out again exactly.
+//
+// It also tells states apart: [Sched.Digest] covers everything that decides what
+// may still happen, with random ids replaced by who minted them, so that two
+// schedules that lead to one state have one digest.
+type Sched struct {
+	store  *Store
+	fleet  *Fleet
+	names  map[string]string // of random ids
+	digest map[string]uint64 // of each part of the state
+}
+
+// Actor is one process under a schedule.
+type Actor struct {
+	Name string
+	// Ready, if set, tells whether its next call may be made now.
+	Ready func() bool
+
+	process *Process
+	plan    map[int]Fault
+	next    func() (string, bool)
+	stop    func()
+	waits   string
+	over    bool
+	history uint64
+	minted  int
+}
+
+// NewSched schedules what happens on f and its store.
+func NewSched(f *Fleet) *Sched {
+	s := &Sched{store: f.store, fleet: f, names: map[string]string{}, digest: map[string]uint64{}}
+	s.look(&Actor{Name: "seed"})
+	return s
+}
+
+// unscheduled marks a context whose calls belong to the one before them.
+type unscheduled struct{}
+
+// Unscheduled returns a context under which calls are part of the caller's
+// previous one: a schedule does not stop before them.
+func Unscheduled(ctx context.Context) context.Context {
+	return context.WithValue(ctx, unscheduled{}, true)
+}
+
+// Go adds an actor and lets it come to its first call. Everything it does through
+// p waits for [Sched.Step]; act must start no goroutine that uses p.
+func (s *Sched) Go(name string, act func(p *Process)) *Actor {
+	a := &Actor{Name: name, plan: map[int]Fault{}}
+	a.next, a.stop = iter.Pull(func(yield func(string) bool) {
+		a.process = s.store.NewProcess(Faults{At: a.plan, Before: func(ctx context.Context, call string) {
+			if a.process.Stopped() || ctx.Value(unscheduled{}) != nil {
+				return
+			}
+			if !yield(call) {
+				a.process.kill()
+			}
+		}})
+		act(a.process)
+	})
+	a.advance()
+	return a
+}
+
+func (a *Actor) advance() {
+	call, ok := a.next()
+	a.waits, a.over = call, !ok
+}
+
+// Waits is the call that the actor is about to make, "" once it is over.
+func (a *Actor) Waits() string { return a.waits }
+
+// Over reports whether the actor has come to its end or was stopped.
+func (a *Actor) Over() bool { return a.over }
+
+// Close ends the actor: each call that it still makes answers ErrStopped.
+func (a *Actor) Close() { a.stop() }
+
+// Step carries out the call that a waits for, with that fault, and lets a come to
+// its next one.
+func (s *Sched) Step(a *Actor, f Fault) {
+	call := a.waits
+	a.history = mix(a.history, maphash.String(seed, call), uint64(f), uint64(time.Now().UnixMilli()), s.seen(call))
+	n := len(a.process.Calls()) + 1
+	a.plan[n] = f
+	a.advance()
+	delete(a.plan, n)
+	if !readsOnly(call) {
+		s.look(a)
+	}
+	if a.over {
+		a.history = 0 // nothing remembers it any more
+	}
+}
+
+// kill ends a process as StopBefore does.
+func (p *Process) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stopped = true
+}
+
+// reads lists, for calls that change nothing, the parts of the state that decide
+// their answer; writes the same for calls that change something. A call in neither
+// is taken to depend on everything.
+var (
+	reads = map[string][]string{
+		"read run": {"runs"}, "load runs": {"runs"}, "list detached": {"runs"}, "list due": {"runs"},
+		"list segments": {"runs", "segments"}, "read blob": {"blobs"},
+		"read sandbox": {"boxes"}, "read ledger row": {"rows"}, "list due sandboxes": {"boxes", "rows"},
+		"read control": {"control"}, "describe tasks": {"fleet"}, "list tasks": {"fleet"}, "probe": {"fleet"}, "page": {"fleet"},
+	}
+	writes = map[string][]string{
+		"run task": {"fleet"}, "stop task": {"fleet"}, "start agent": {"fleet"}, "terminate": {"fleet"},
+		"send reclaim jobs": {}, "audit": {}, "put blob": {"blobs"},
+		"mark reclaiming": {"boxes"}, "unmark": {"boxes"}, "mark idle": {"boxes"},
+		"put intent": {"rows"}, "stop launch": {"rows"}, "close row": {"rows"}, "name task": {"rows"}, "postpone": {"rows"},
+		"create run": {"runs"}, "renew": {"runs"}, "detach": {"runs"}, "lapse": {"runs"}, "cancel due": {"runs"},
+		"attach": {"runs"}, "claim": {"runs"}, "release": {"runs"}, "append": {"runs"}, "finish": {"runs"},
+		"interrupt": {"runs"}, "cancel": {"runs"}, "hint": {"runs"}, "reclaim done": {"runs"}, "reclaim later": {"runs"},
+		"name instance": {"runs"}, "hold": {"runs"}, "extend": {"runs"}, "freeze": {"control"}, "thaw": {"control"},
+	}
+)
+
+// readsOnly reports whether a call changes nothing, whatever it answers.
+func readsOnly(call string) bool {
+	_, ok := reads[call]
+	return ok
+}
+
+// ReadsOnly reports whether the call that a waits for changes nothing: losing its
+// answer is then the same as losing the call.
+func (a *Actor) ReadsOnly() bool { return readsOnly(a.waits) }
+
+// seen is a digest of what decides the answer of a call.
+func (s *Sched) seen(call string) uint64 {
+	parts, ok := reads[call]
+	if !ok {
+		parts, ok = writes[call]
+	}
+	if !ok {
+		return s.whole()
+	}
+	var sum uint64
+	for _, part := range parts {
+		sum = mix(sum, s.digest[part])
+	}
+	return sum
+}
+
+func (s *Sched) whole() uint64 {
+	var sum uint64
+	for part, digest := range s.digest {
+		sum ^= mix(maphash.String(seed, part), digest)
+	}
+	return sum
+}
+
+// Digest is the state: what the store and the cluster hold, the time, and where
+// each actor stands with what it has been told. extra is whatever else matters.
+func (s *Sched) Digest(actors []*Actor, extra ...uint64) uint64 {
+	sum := mix(s.whole(), uint64(time.Now().UnixMilli()))
+	for _, a := range actors {
+		sum = mix(sum, a.history, maphash.String(seed, a.waits))
+	}
+	return mix(sum, extra...)
+}
+
+var seed = maphash.MakeSeed()
+
+func mix(sum uint64, more ...uint64) uint64 {
+	for _, m := range more {
+		sum = (sum ^ m) * 0x9e3779b97f4a7c15
+		sum ^= sum >> 29
+	}
+	return sum
+}
+
+// incidental are the parts of a store that decide nothing: bookkeeping of the fake.
+var incidental = []string{"Process", "t", "mu", "version", "lag", "runLog", "boxLog", "rowLog", "audit"}
+
+// look takes the state's digest again after a step of a, part by part; ids that a
+// minted in it get their names.
+func (s *Sched) look(a *Actor) {
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	d := dumper{names: s.names, by: a}
+	v := reflect.ValueOf(s.store).Elem()
+	for i := range v.NumField() {
+		if name := v.Type().Field(i).Name; !slices.Contains(incidental, name) {
+			s.digest[name] = maphash.Bytes(seed, d.value(nil, v.Field(i)))
+		}
+	}
+	s.fleet.mu.Lock()
+	defer s.fleet.mu.Unlock()
+	s.digest["fleet"] = maphash.Bytes(seed, d.value(nil, reflect.ValueOf(s.fleet.tasks)))
+}
+
+// dumper writes values so that equal states have equal bytes.
+type dumper struct {
+	names map[string]string
+	by    *Actor
+}
+
+func (d *dumper) value(out []byte, v reflect.Value) []byte {
+	switch v.Kind() {
+	case reflect.String:
+		return append(d.text(out, v.String()), 0)
+	case reflect.Bool:
+		if v.Bool() {
+			return append(out, 1)
+		}
+		return append(out, 0)
+	case reflect.Int, reflect.Int64:
+		return binary.BigEndian.AppendUint64(out, uint64(v.Int()))
+	case reflect.Float64:
+		return fmt.Appendf(out, "%g", v.Float())
+	case reflect.Uint8:
+		return append(out, byte(v.Uint()))
+	case reflect.Pointer:
+		if v.IsNil() {
+			return append(out, '-')
+		}
+		return d.value(append(out, '+'), v.Elem())
+	case reflect.Struct:
+		for i := range v.NumField() {
+			out = d.value(out, v.Field(i))
+		}
+		return out
+	case reflect.Slice, reflect.Array:
+		return d.list(out, v)
+	case reflect.Map:
+		return d.entries(out, v)
+	}
+	panic(fmt.Sprintf("digest of a %s: teach the dumper", v.Type()))
+}
+
+func (d *dumper) list(out []byte, v reflect.Value) []byte {
+	out = binary.BigEndian.AppendUint32(out, uint32(v.Len()))
+	if v.Type().Elem().Kind() == reflect.Uint8 && v.Kind() == reflect.Slice {
+		return append(out, v.Bytes()...)
+	}
+	for i := range v.Len() {
+		out = d.value(out, v.Index(i))
+	}
+	return out
+}
+
+// entries writes a map in the order of its written keys, so that random ids do not
+// decide it.
+func (d *dumper) entries(out []byte, v reflect.Value) []byte {
+	written := make([][]byte, 0, v.Len())
+	for it := v.MapRange(); it.Next(); {
+		written = append(written, d.value(d.value(nil, it.Key()), it.Value()))
+	}
+	slices.SortFunc(written, slices.Compare[[]byte])
+	out = binary.BigEndian.AppendUint32(out, uint32(len(written)))
+	for _, w := range written {
+		out = append(out, w...)
+	}
+	return out
+}
+
+// text writes a string, each random id in it by its name.
+func (d *dumper) text(out []byte, s string) []byte {
+	begin := 0
+	for i := 0; i <= len(s); i++ {
+		if i < len(s) && isWord(s[i]) {
+			continue
+		}
+		out = append(out, d.word(s[begin:i])...)
+		if i < len(s) {
+			out = append(out, s[i])
+		}
+		begin = i + 1
+	}
+	return out
+}
+
+func (d *dumper) word(w string) string {
+	if !minted(w) {
+		return w
+	}
+	name, ok := d.names[w]
+	if !ok {
+		d.by.minted++
+		name = fmt.Sprintf("%s#%d", d.by.Name, d.by.minted)
+		d.names[w] = name
+	}
+	return name
+}
+
+func isWord(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+}
+
+// minted reports whether w looks like an id that core draws: 26 characters of
+// base32, or 128 bits in hex.
+func minted(w string) bool {
+	switch len(w) {
+	case 26:
+		return !slices.ContainsFunc([]byte(w), func(c byte) bool { return (c < 'A' || c > 'Z') && (c < '2' || c > '7') })
+	case 32:
+		return !slices.ContainsFunc([]byte(w), func(c byte) bool { return (c < 'a' || c > 'f') && (c < '0' || c > '9') })
+	}
+	return false
+}
+
+// Agent is one run's agent in one task, as it is.
+type Agent struct {
+	Task    string
+	Run     core.RunID
+	Begun   bool
+	Alive   bool
+	Blocked bool // its start marker was taken by whoever ended the run
+	Exited  bool // its journal has a sentinel
+	Stdout  string
+}
+
+// Agents lists all agents of all tasks, those of stopped ones too.
+func (f *Fleet) Agents() []Agent {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []Agent
+	for arn, t := range f.tasks {
+		for run, a := range t.agents {
+			out = append(out, Agent{
+				Task: arn, Run: run, Begun: a.begun, Alive: a.alive, Blocked: a.blocked, Exited: a.exit != nil, Stdout: string(a.stdout),
+			})
+		}
+	}
+	slices.SortFunc(out, func(a, b Agent) int { return cmp.Or(cmp.Compare(a.Task, b.Task), cmp.Compare(a.Run, b.Run)) })
+	return out
+}
+
+// Hash digests texts, each random id in them by its name.
+func (s *Sched) Hash(texts ...string) uint64 {
+	d := dumper{names: s.names, by: &Actor{Name: "unknown"}}
+	var out []byte
+	for _, text := range texts {
+		out = append(d.text(out, text), 0)
+	}
+	return maphash.Bytes(seed, out)
+}
