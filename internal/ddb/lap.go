@@ -42,7 +42,7 @@ func wrap(err error, format string, args ...any) error {
 
 // Note reads a run's note; none is the zero note.
 func (r *Runs) Note(ctx context.Context, k core.RunKey) (core.Note, error) {
-	it, err := get(ctx, r.Client, r.Table, key(runPK(k), skNote))
+	it, err := get(ctx, r.client, r.table, key(runPK(k), skNote))
 	if err != nil || len(it) == 0 {
 		return core.Note{}, wrap(err, "read note of run %s", k)
 	}
@@ -57,14 +57,14 @@ func (r *Runs) Note(ctx context.Context, k core.RunKey) (core.Note, error) {
 func (r *Runs) PutNote(ctx context.Context, k core.RunKey, n core.Note) error {
 	it, err := attributevalue.MarshalMap(newNoteRow(k, n))
 	if err == nil {
-		_, err = send(ctx, r.Client.PutItem, &dynamodb.PutItemInput{TableName: &r.Table, Item: it})
+		_, err = send(ctx, r.client.PutItem, &dynamodb.PutItemInput{TableName: &r.table, Item: it})
 	}
 	return wrap(err, "write note of run %s", k)
 }
 
 // Cursor reads a shard's cursor; none is one at the beginning.
 func (s *Sandboxes) Cursor(ctx context.Context, shard int) (core.Cursor, error) {
-	it, err := get(ctx, s.Client, s.Table, key(cursorPK(shard), skCursor))
+	it, err := get(ctx, s.client, s.table, key(cursorPK(shard), skCursor))
 	if err != nil {
 		return core.Cursor{Shard: shard}, fmt.Errorf("read cursor %d: %w", shard, err)
 	}
@@ -80,7 +80,7 @@ func (s *Sandboxes) MoveCursor(ctx context.Context, old, next core.Cursor) error
 	change.set("afterSince", next.AfterSince)
 	change.set("afterRun", next.AfterRun)
 	change.set("lapStarted", next.LapStarted)
-	_, err := transit(ctx, s.Client, s.Table, key(cursorPK(next.Shard), skCursor), change,
+	_, err := transit(ctx, s.client, s.table, key(cursorPK(next.Shard), skCursor), change,
 		func(it item) (core.Cursor, error) { return decodeCursor(next.Shard, it) }, moveCursor{old, next})
 	return wrapUnlessRefused(err, "move cursor %d", next.Shard)
 }
@@ -104,7 +104,7 @@ func (m moveCursor) Landed(c core.Cursor) bool { return c == m.next }
 func (s *Sandboxes) Take(ctx context.Context, minute core.Millis, want, most int) (int, error) {
 	k := key(fmt.Sprint(pkBudget, minute), skBudget)
 	for range conflictTries {
-		it, err := get(ctx, s.Client, s.Table, k)
+		it, err := get(ctx, s.client, s.table, k)
 		if err != nil {
 			return 0, fmt.Errorf("take budget: %w", err)
 		}
@@ -132,11 +132,11 @@ func (s *Sandboxes) spend(ctx context.Context, minute core.Millis, taken, got in
 	change.need(is("taken", taken))
 	change.set("taken", taken+got)
 	change.update = change.update.Set(expression.Name("expiresAt"), expression.Value(minute.Time().Add(budgetKept).Unix()))
-	input, err := change.input(s.Table, key(fmt.Sprint(pkBudget, minute), skBudget))
+	input, err := change.input(s.table, key(fmt.Sprint(pkBudget, minute), skBudget))
 	if err != nil {
 		return err
 	}
-	_, err = send(ctx, s.Client.UpdateItem, input)
+	_, err = send(ctx, s.client.UpdateItem, input)
 	if _, ok := errors.AsType[*types.ConditionalCheckFailedException](err); ok {
 		return &core.RefusedError{Op: "take budget", Record: minute.Time().Format(time.TimeOnly), Why: "taken"}
 	}
