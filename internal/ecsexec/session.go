@@ -293,9 +293,10 @@ func cut(ctx context.Context, err error) verdict {
 	return verdict{failure: &failure{judgeContext(ctx, retryable("channel-cut")), withoutURL(err)}}
 }
 
-// part types the interrupt, so that the command leaves its slot, and stays for its
-// acknowledgement: a message lost on the way is repeated like any other. Its own
-// deadline bounds it, for the caller's may be over.
+// part types the interrupt, so that the command leaves its slot, and stays until the
+// session is closed: an agent whose client is gone stops reading, and so does not
+// notice that its command has ended. A message lost on the way is repeated like any
+// other. Its own deadline bounds it, for the caller's may be over.
 func (s *session) part(ctx context.Context, arrivals <-chan arrival) {
 	ctx, cancel := context.WithTimeout(ctx, s.limits.Parting)
 	defer cancel()
@@ -305,7 +306,7 @@ func (s *session) part(ctx context.Context, arrivals <-chan arrival) {
 		s.stream.waiting = nil
 		s.stream.enqueue(time.Now(), []byte(interruptKey))
 	}
-	for !s.stream.idle() || len(s.stream.out) > 0 {
+	for {
 		wait, err := s.flush(ctx)
 		if err != nil {
 			return
