@@ -39,28 +39,30 @@ type ContainerState struct {
 
 // Tasks is a snapshot of all tasks, by start.
 func (s *Server) Tasks() []TaskState {
+	now := box.ScanProcesses()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	states := []TaskState{}
 	for _, t := range s.order {
-		states = append(states, t.state())
+		states = append(states, t.state(now))
 	}
 	return states
 }
 
 // Task is a snapshot of one task, by id or ARN.
 func (s *Server) Task(ref string) (TaskState, error) {
+	now := box.ScanProcesses()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t, err := s.anyTask(ref)
 	if err != nil {
 		return TaskState{}, err
 	}
-	return t.state(), nil
+	return t.state(now), nil
 }
 
 // state shows the task. Call with the lock held.
-func (t *task) state() TaskState {
+func (t *task) state(at box.Scan) TaskState {
 	out := TaskState{
 		ID: t.id, ARN: t.arn, Cluster: t.cluster, Family: t.definition.Family, StartedBy: t.input.StartedBy,
 		LastStatus: t.lastStatus, DesiredStatus: t.desiredStatus, StopCode: t.stopCode, StoppedReason: t.stoppedReason,
@@ -73,7 +75,7 @@ func (t *task) state() TaskState {
 			WorkDir: box.WorkDir(dir), JournalDir: box.HostJournalDir(dir), Log: box.LogFile(dir),
 		}
 		if b := c.box.Load(); b != nil {
-			state.Processes = orEmpty(b.Processes())
+			state.Processes = orEmpty(b.Processes(at))
 		}
 		out.Containers = append(out.Containers, state)
 	}

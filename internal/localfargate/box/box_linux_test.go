@@ -105,13 +105,13 @@ func TestEveryProcessEndsWithTheBox(t *testing.T) {
 		ends := map[string]func(*box.Box){
 			"killed":                 func(b *box.Box) { b.Kill() },
 			"main process ends":      func(b *box.Box) { _ = b.Signal(syscall.SIGTERM) },
-			"init killed from below": func(b *box.Box) { _ = syscall.Kill(b.Processes()[0].Parent, syscall.SIGKILL) },
+			"init killed from below": func(b *box.Box) { _ = syscall.Kill(b.Processes(box.ScanProcesses())[0].Parent, syscall.SIGKILL) },
 		}
 		for name, end := range ends {
 			t.Run(name, func(t *testing.T) {
 				b := start(t, kind, "exec sleep 1000")
 				session(t, b, script)
-				before := b.Processes()
+				before := b.Processes(box.ScanProcesses())
 				if len(before) < 4 {
 					t.Fatalf("processes before: %v, want the main one and three that left the session", before)
 				}
@@ -157,7 +157,7 @@ func TestOrphansAreReaped(t *testing.T) {
 	kinds(t, func(t *testing.T, kind box.Isolation) {
 		b := start(t, kind, "exec sleep 1000")
 		session(t, b, "for i in 1 2 3; do (sh -c 'exit 0' &); done; sleep 0.2; echo done")
-		if left := b.Processes(); len(left) != 1 {
+		if left := b.Processes(box.ScanProcesses()); len(left) != 1 {
 			t.Errorf("processes after orphans ended: %v, want the main one only", left)
 		}
 	})

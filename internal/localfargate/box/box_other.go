@@ -10,6 +10,12 @@ import (
 // MaybeInit does nothing: there are no boxes here.
 func MaybeInit() {}
 
+// Scan is the machine's process tree, empty here.
+type Scan struct{}
+
+// ScanProcesses returns an empty scan.
+func ScanProcesses() Scan { return Scan{} }
+
 // Box is a running process tree; there is none here.
 type Box struct{}
 
@@ -44,7 +50,7 @@ func (*Box) Done() <-chan struct{} { return nil }
 func (*Box) ExitStatus() int { return 0 }
 
 // Processes is empty.
-func (*Box) Processes() []Process { return nil }
+func (*Box) Processes(Scan) []Process { return nil }
 
 // Dir is empty.
 func (*Box) Dir() string { return "" }

@@ -257,7 +257,7 @@ func (i *initProcess) killAll() {
 		return
 	}
 	for {
-		below := descendants(os.Getpid())
+		below := ScanProcesses().below(os.Getpid())
 		if len(below) == 0 {
 			return
 		}

@@ -55,18 +55,27 @@ func pids() []string {
 	return found
 }
 
-// descendants lists the live processes below root, without root itself and
-// without zombies, parents first.
-func descendants(root int) []Process {
+// Scan is the machine's process tree at one moment, so that many boxes need it read
+// only once.
+type Scan struct{ byParent map[int][]stat }
+
+// ScanProcesses reads the process tree.
+func ScanProcesses() Scan {
 	byParent := map[int][]stat{}
 	for _, pid := range pids() {
 		if s, ok := readStat(pid); ok {
 			byParent[s.parent] = append(byParent[s.parent], s)
 		}
 	}
+	return Scan{byParent: byParent}
+}
+
+// below lists the live processes below root, without root itself and without
+// zombies, parents first.
+func (c Scan) below(root int) []Process {
 	var found []Process
 	for queue := []int{root}; len(queue) > 0; queue = queue[1:] {
-		for _, s := range byParent[queue[0]] {
+		for _, s := range c.byParent[queue[0]] {
 			queue = append(queue, s.pid)
 			if s.state != 'Z' && s.state != 'X' {
 				found = append(found, Process{PID: s.pid, Parent: s.parent, Session: s.session, Command: command(s)})

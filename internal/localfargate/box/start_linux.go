@@ -140,9 +140,10 @@ func (b *Box) launch() error {
 	defer far.Close()
 	b.wire = near
 	b.cmd = &exec.Cmd{
-		Path:       "/proc/self/exe",
-		Args:       []string{initName},
-		Env:        []string{"GOMAXPROCS=2", marker + "=" + b.spec.ID},
+		Path: "/proc/self/exe",
+		Args: []string{initName},
+		// With the race detector an init would sleep a second before it exits.
+		Env:        []string{"GOMAXPROCS=2", "GORACE=atexit_sleep_ms=0", marker + "=" + b.spec.ID},
 		Dir:        "/",
 		Stdout:     log,
 		Stderr:     log,
@@ -319,13 +320,13 @@ func (b *Box) ExitStatus() int {
 	return b.exit
 }
 
-// Processes lists the live processes of the box, without its init.
-func (b *Box) Processes() []Process {
+// Processes lists the processes of the box that lived at the scan, without its init.
+func (b *Box) Processes(at Scan) []Process {
 	select {
 	case <-b.done:
 		return nil
 	default:
-		return descendants(b.cmd.Process.Pid)
+		return at.below(b.cmd.Process.Pid)
 	}
 }
 

@@ -18,6 +18,9 @@ import (
 // Gateway is the message gateway: it takes clients at /v1/data-channel/{id} and
 // brings them together with the agent that runs their session.
 type Gateway struct {
+	ctx    context.Context // ends with the gateway: upgraded sockets outlive their server
+	cancel context.CancelFunc
+
 	mu       sync.Mutex
 	sessions map[string]*Session
 	opened   uint64
@@ -35,7 +38,8 @@ const (
 
 // NewGateway returns a gateway without sessions.
 func NewGateway() *Gateway {
-	return &Gateway{sessions: map[string]*Session{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Gateway{ctx: ctx, cancel: cancel, sessions: map[string]*Session{}}
 }
 
 // Open makes a session and hands it to the agent, which starts the command
@@ -71,10 +75,8 @@ func (g *Gateway) Open(a *Agent, command string, faults func() Faults) *Session 
 func (g *Gateway) Close() {
 	g.mu.Lock()
 	g.closed = true
-	for _, s := range g.sessions {
-		s.cut()
-	}
 	g.mu.Unlock()
+	g.cancel()
 	g.wg.Wait()
 }
 
@@ -113,6 +115,8 @@ func (g *Gateway) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		return // Accept has answered
 	}
 	defer conn.CloseNow()
+	// A client that has stopped reading does not answer a close either.
+	defer context.AfterFunc(g.ctx, func() { conn.CloseNow() })()
 	conn.SetReadLimit(readLimit)
 	if !s.admit(r.Context(), conn) {
 		conn.Close(websocket.StatusPolicyViolation, "token refused")
@@ -335,15 +339,6 @@ func (s *Session) countOutput(data []byte) {
 	s.sent += int64(len(f.payload))
 	if limit := s.faults().CutAfterBytes; limit > 0 && s.sent >= limit && !s.wasCut {
 		s.wasCut = true
-		go s.client.conn.CloseNow()
-	}
-}
-
-// cut drops the client, if any.
-func (s *Session) cut() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.client != nil {
 		go s.client.conn.CloseNow()
 	}
 }
