@@ -20,14 +20,14 @@ type KeyMaterial struct {
 	WorkspaceHash string   `json:"workspaceHash"`
 }
 
-// Key is the hex SHA-256 over the material's canonical JSON.
+// Key is the hex SHA-256 over the members' tokens, see [KeyToken], a line each:
+// JSON would write two ids that are no UTF-8 alike.
 func (m KeyMaterial) Key() SandboxKey {
-	text, err := json.Marshal(m)
-	if err != nil {
-		panic(fmt.Sprintf("marshal key material: %v", err)) // strings always marshal
+	digest := sha256.New()
+	for _, text := range []string{m.Provider, m.Definition, string(m.Tenant), string(m.Thread), string(m.Run), m.WorkspaceHash} {
+		fmt.Fprintln(digest, KeyToken(text))
 	}
-	sum := sha256.Sum256(text)
-	return SandboxKey(hex.EncodeToString(sum[:]))
+	return SandboxKey(hex.EncodeToString(digest.Sum(nil)))
 }
 
 // WorkspaceHash is the hex SHA-256 over a workspace's canonical JSON, its secrets
