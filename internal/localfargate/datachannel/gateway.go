@@ -115,14 +115,15 @@ func (g *Gateway) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		return // Accept has answered
 	}
 	defer conn.CloseNow()
-	// A client that has stopped reading does not answer a close either.
-	defer context.AfterFunc(g.ctx, func() { conn.CloseNow() })()
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(g.ctx, cancel)()
 	conn.SetReadLimit(readLimit)
-	if !s.admit(r.Context(), conn) {
+	if !s.admit(ctx, conn) {
 		conn.Close(websocket.StatusPolicyViolation, "token refused")
 		return
 	}
-	s.serveClient(r.Context(), conn)
+	s.serveClient(ctx, conn)
 }
 
 // Session is one command with the two ends that talk about it.
