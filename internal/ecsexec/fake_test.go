@@ -19,11 +19,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/aws/aws-sdk-go-v2/service/ecs"
 	"github.com/aws/aws-sdk-go-v2/service/ecs/types"
 	"github.com/coder/websocket"
+
+	"github.com/sandkeeper/sandkeeper/internal/localfargate/terminal"
 )
 
 // gateway is a small message gateway with the agent's end behind it: commands run
@@ -40,7 +41,8 @@ type gateway struct {
 	drain      time.Duration // how long an ended command's output is repaired
 	shell      string        // stands in for /bin/sh
 	environ    []string
-	refuse     int // status that the upgrade gets instead
+	refuse     int    // status that the upgrade gets instead
+	onOutput   func() // called at each output message
 	server     *httptest.Server
 	mu         sync.Mutex
 	pending    map[string]*pendingSession
@@ -195,6 +197,9 @@ func (a *agent) run(ctx context.Context, command string) {
 				a.waiting = append(a.waiting, b)
 				continue
 			}
+			if a.g.onOutput != nil {
+				a.g.onOutput()
+			}
 			a.send(ctx, 1, b)
 			if a.outputs++; a.outputs == a.g.cutAfter {
 				a.conn.CloseNow()
@@ -236,7 +241,7 @@ func (g *gateway) words(command string) []string {
 // spawn runs the command in a session of its own on a fresh terminal.
 func (a *agent) spawn(words []string) (<-chan []byte, <-chan struct{}) {
 	output, ended := make(chan []byte), make(chan struct{})
-	master, slave, err := openTerminal()
+	master, slave, err := terminal.Open()
 	if err != nil {
 		panic(err)
 	}
@@ -275,21 +280,6 @@ func (a *agent) spawn(words []string) (<-chan []byte, <-chan struct{}) {
 		}
 	}()
 	return output, ended
-}
-
-func openTerminal() (master, slave *os.File, err error) {
-	master, err = os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	var unlock, number int32
-	for request, value := range map[uintptr]*int32{syscall.TIOCSPTLCK: &unlock, syscall.TIOCGPTN: &number} {
-		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, master.Fd(), request, uintptr(unsafe.Pointer(value))); errno != 0 {
-			return nil, nil, errno
-		}
-	}
-	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
-	return master, slave, err
 }
 
 // receive takes a message of the client's; false ends the session.

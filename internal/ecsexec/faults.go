@@ -153,6 +153,7 @@ var words = map[wordError]fault{
 	"no-base64":  configuration("no-encoder"), // an image without base64
 	"no-head":    configuration("no-head"),
 	"no-sleep":   configuration("no-sleep"),
+	"no-printf":  configuration("no-printf"),       // only needed for input: the shell has none of its own
 	"no-stty":    configuration("no-stty"),         // only needed to type: echo must be off
 	"unfinished": retryable("script-unfinished"),   // the watchdog rang
 	"lost":       retryable("script-output-lost"),  // a part of the pipeline was killed

@@ -9,6 +9,7 @@ import (
 type Limits struct {
 	Start       time.Duration // ExecuteCommand; 5 s
 	Connect     time.Duration // the socket's upgrade; 5 s
+	Write       time.Duration // one message into a socket that takes nothing; 5 s
 	FirstOutput time.Duration // from the upgrade to the first output; 15 s, of which the agent itself sleeps 1
 	Whole       time.Duration // all of it, together with the caller's deadline; 45 s
 	Ping        time.Duration // between pings of a session that lasts; 30 s
@@ -31,6 +32,7 @@ func DefaultLimits() Limits {
 	return Limits{
 		Start:       5 * time.Second,
 		Connect:     5 * time.Second,
+		Write:       5 * time.Second,
 		FirstOutput: 15 * time.Second,
 		Whole:       45 * time.Second,
 		Ping:        30 * time.Second,
@@ -46,6 +48,7 @@ func (l Limits) orDefaults() Limits {
 	return Limits{
 		Start:       cmp.Or(l.Start, d.Start),
 		Connect:     cmp.Or(l.Connect, d.Connect),
+		Write:       cmp.Or(l.Write, d.Write),
 		FirstOutput: cmp.Or(l.FirstOutput, d.FirstOutput),
 		Whole:       cmp.Or(l.Whole, d.Whole),
 		Ping:        cmp.Or(l.Ping, d.Ping),

@@ -21,6 +21,7 @@ const (
 	emptySHA256  = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 	readLimit    = 1 << 20 // channel_closed can exceed the library's 32 KiB
 	interruptKey = "\x03"
+	interrupts   = 5 // typed at most while parting
 )
 
 // socket is what a session needs of a *websocket.Conn.
@@ -139,9 +140,9 @@ func (s *session) run(ctx context.Context, token string) (core.ExecResult, *fail
 	if err := s.open(ctx, token); err != nil {
 		return core.ExecResult{}, &failure{judgeContext(ctx, retryable("channel-cut")), err}
 	}
-	v := s.converse(ctx, arrivals)
+	v := s.converse(ctx, link, arrivals)
 	if !s.over && !s.stream.paused {
-		s.part(link, arrivals)
+		s.part(link, arrivals, v.failure == nil)
 	}
 	if v.failure != nil {
 		return core.ExecResult{}, v.failure
@@ -211,13 +212,16 @@ func (s *session) keepAlive(ctx context.Context) {
 	}
 }
 
-// converse is the loop: until the trailer, a fault, or a deadline.
-func (s *session) converse(ctx context.Context, arrivals <-chan arrival) verdict {
+// converse is the loop: until the trailer, a fault, or ctx ends. It writes under
+// link, for the library closes a socket whose write was cancelled, and then nobody
+// could type the interrupt.
+func (s *session) converse(ctx, link context.Context, arrivals <-chan arrival) verdict {
 	first := time.NewTimer(s.limits.FirstOutput)
 	defer first.Stop()
 	for {
-		wait, err := s.flush(ctx)
+		wait, err := s.flush(link)
 		if err != nil {
+			s.over = true
 			return cut(ctx, err)
 		}
 		select {
@@ -276,10 +280,10 @@ func (s *session) hear(ctx context.Context, a arrival) *verdict {
 
 // flush writes what the stream has to say, and returns a channel that wakes the
 // loop when the oldest message is to be looked at again.
-func (s *session) flush(ctx context.Context) (<-chan time.Time, error) {
+func (s *session) flush(link context.Context) (<-chan time.Time, error) {
 	due := s.stream.tick(time.Now())
 	for _, message := range s.stream.take() {
-		if err := s.conn.Write(ctx, websocket.MessageBinary, message); err != nil {
+		if err := s.write(link, message); err != nil {
 			return nil, err
 		}
 	}
@@ -289,25 +293,34 @@ func (s *session) flush(ctx context.Context) (<-chan time.Time, error) {
 	return time.After(due), nil
 }
 
+func (s *session) write(link context.Context, message []byte) error {
+	ctx, cancel := context.WithTimeout(link, s.limits.Write)
+	defer cancel()
+	return s.conn.Write(ctx, websocket.MessageBinary, message)
+}
+
 func cut(ctx context.Context, err error) verdict {
 	return verdict{failure: &failure{judgeContext(ctx, retryable("channel-cut")), withoutURL(err)}}
 }
 
 // part types the interrupt, so that the command leaves its slot, and stays until the
-// session is closed: an agent whose client is gone stops reading, and so does not
+// channel is closed: an agent whose client is gone stops reading, and so does not
 // notice that its command has ended. A message lost on the way is repeated like any
-// other. Its own deadline bounds it, for the caller's may be over.
-func (s *session) part(ctx context.Context, arrivals <-chan arrival) {
-	ctx, cancel := context.WithTimeout(ctx, s.limits.Parting)
+// other, and the interrupt is typed again, for a shell that is just starting a program
+// can lose it. Its own deadline bounds it all: the caller's may be over.
+func (s *session) part(link context.Context, arrivals <-chan arrival, answered bool) {
+	ctx, cancel := context.WithTimeout(link, s.limits.Parting)
 	defer cancel()
-	// Before any output there is no terminal to type at, and in a handshake typing
-	// is thrown away; but a refusal must still get there.
-	if s.heard {
-		s.stream.waiting = nil
+	again := time.NewTicker(s.limits.Parting / interrupts)
+	defer again.Stop()
+	s.stream.waiting = nil
+	// In an open handshake typing is thrown away; but our refusal must get there.
+	refusing := s.stream.handshaking
+	if !refusing {
 		s.stream.enqueue(time.Now(), []byte(interruptKey))
 	}
 	for {
-		wait, err := s.flush(ctx)
+		wait, err := s.flush(link)
 		if err != nil {
 			return
 		}
@@ -315,6 +328,10 @@ func (s *session) part(ctx context.Context, arrivals <-chan arrival) {
 		case a := <-arrivals:
 			if a.err != nil || s.stream.receive(time.Now(), a.message).closed != nil {
 				return
+			}
+		case <-again.C:
+			if s.stream.idle() {
+				s.stream.enqueue(time.Now(), []byte(interruptKey))
 			}
 		case <-wait:
 		case <-ctx.Done():

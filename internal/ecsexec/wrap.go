@@ -83,8 +83,12 @@ func readTyped(name string, count int, text string) string {
 //   - The watchdog ends the whole process group. timeout(1) would put the script in
 //     a group of its own, out of reach of the interrupt, and older ones of busybox
 //     take other arguments. Its trap keeps a sleep from being left behind.
+//   - The interrupt is trapped before the trailer asks for it: a shell between fork
+//     and exec would lose it, and linger to the end.
 //   - The script's status, and an x for each part of the pipeline that failed,
 //     reach a command substitution; only digits alone make a trailer with a status.
+//   - printf must be the shell's own where there is input, for a program's arguments
+//     can be read by others.
 //   - head takes one byte more than is allowed: how the receiver knows of a cut.
 func wrapper(a assignment, readScript string) string {
 	scriptTime, linger := a.limits.inside(a.left)
@@ -92,7 +96,7 @@ func wrapper(a assignment, readScript string) string {
 	b.WriteString(`/bin/sh -c '`)
 	fmt.Fprintf(&b, `exec 3>&1 2>/dev/null; _sk_a=%s; _sk_b=%s; `, a.mark[:16], a.mark[16:])
 	b.WriteString(`_sk_m() { printf "\n%s%s %s.\n" $_sk_a $_sk_b "$1" >&3; }; `)
-	fmt.Fprintf(&b, `_sk_end() { _sk_m "$1"; exec sleep %d 3>&-; }; `, linger)
+	fmt.Fprintf(&b, `_sk_end() { trap exit INT; _sk_m "$1"; sleep %d >/dev/null 3>&- & wait $!; exit; }; `, linger)
 	b.WriteString(`for _sk_t in base64 head sleep; do command -v $_sk_t >/dev/null || _sk_end no-$_sk_t; done; `)
 	fmt.Fprintf(&b, `( trap "kill \$!; exit" TERM; sleep %d 3>&- & wait $!; _sk_m unfinished; sleep %d; kill -9 -$$ ) & _sk_w=$!; `,
 		scriptTime, linger)
@@ -103,6 +107,7 @@ func wrapper(a assignment, readScript string) string {
 	stdin, redirect := "", " </dev/null"
 	if len(a.input) > 0 {
 		text := encodedInput(a.input)
+		b.WriteString(`case $(command -v printf) in (/*) _sk_end no-printf;; esac; `)
 		b.WriteString(readTyped("_sk_i", lineCount(text), text))
 		stdin, redirect = feedInput, ""
 	}
