@@ -3,6 +3,8 @@ package core_test
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -317,6 +319,75 @@ func TestStartDetachesTheAgent(t *testing.T) {
 	})
 }
 
+func TestStartKeepsAPrefixThatSomebodyHasRead(t *testing.T) {
+	b := newBox(t, shells(t)[0])
+	b.write("r", "read already\n")
+	b.shellRun("r", "echo new")
+	if got, _ := b.transcript("r", 0); got != "read already\nnew\n" {
+		t.Errorf("transcript %q", got)
+	}
+}
+
+// gated starts an agent that waits for a line in the fifo gate.
+func (b *box) gated(id core.RunID, hold *os.File) (gate string) {
+	b.t.Helper()
+	gate = filepath.Join(b.t.TempDir(), "gate")
+	if err := syscall.Mkfifo(gate, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	script, err := b.runs.StartScript(core.JournalStart{Run: id, Nonce: testNonce, Shell: "echo ready; read x <" + gate})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	cmd := b.command(b.t.Context(), script, nil)
+	cmd.ExtraFiles = []*os.File{hold}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		b.t.Fatalf("run script: %v: %s", err, out)
+	}
+	b.await(id, "ready")
+	return gate
+}
+
+// An exec channel keeps its terminal and its status on descriptors of its own; an
+// agent that held one would keep the channel open until it ends.
+func TestStartLeavesNothingOpenInTheAgent(t *testing.T) {
+	inEachShell(t, func(t *testing.T, b *box) {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		gate := b.gated("r", w)
+		w.Close()
+		r.SetReadDeadline(time.Now().Add(60 * time.Second))
+		if _, err := r.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("read the other end of a descriptor of the script: %v, want EOF", err)
+		}
+		if p := b.probe("r", 0); p.Wrapper != core.WrapperAlive {
+			t.Errorf("probe: %+v", p)
+		}
+		if err := os.WriteFile(gate, []byte("go\n"), 0); err != nil {
+			t.Fatal(err)
+		}
+		b.await("r", "__exit")
+	})
+}
+
+func TestWrapperOutlivesASignalToItself(t *testing.T) {
+	inEachShell(t, func(t *testing.T, b *box) {
+		gate := b.gated("r", nil)
+		pid, _, _ := strings.Cut(readFile(t, filepath.Join(b.paths("r").Marker, "wrapper")), " ")
+		b.run("kill -TERM "+pid+"; kill -HUP "+pid, "", nil)
+		if err := os.WriteFile(gate, []byte("go\n"), 0); err != nil {
+			t.Fatal(err)
+		}
+		b.await("r", "__exit")
+		if p := b.probe("r", 0); p.State != core.JournalFinished || p.Exit != 0 {
+			t.Errorf("probe: %+v", p)
+		}
+	})
+}
+
 func TestTerminateBeforeTheStartPreventsIt(t *testing.T) {
 	inEachShell(t, func(t *testing.T, b *box) {
 		for range 2 {
@@ -600,13 +671,18 @@ func TestStartRunsTheAgentAsTheMainProcessDoes(t *testing.T) {
 	})
 }
 
-// Containers usually lack CAP_SYS_PTRACE, without which root may not read another
-// user's environment.
-func TestScriptsNeedNoPtraceCapability(t *testing.T) {
+// containerRoot is a shell with the capabilities that root has in a container, by
+// which it may not read another user's environment.
+var containerRoot = []string{
+	"setpriv", "--inh-caps=-all", "--bounding-set=-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid," +
+		"+setuid,+setpcap,+net_bind_service,+net_raw,+sys_chroot,+mknod,+audit_write,+setfcap", "sh",
+}
+
+func TestScriptsNeedOnlyWhatRootMayInAContainer(t *testing.T) {
 	if _, err := exec.LookPath("setpriv"); err != nil || os.Getuid() != 0 {
-		t.Skip("drop a capability: needs root and setpriv")
+		t.Skip("drop capabilities: needs root and setpriv")
 	}
-	b := newBox(t, []string{"setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace", "sh"})
+	b := newBox(t, containerRoot)
 	b.mainProcess(&syscall.Credential{Uid: 12345, Gid: 23456, Groups: []uint32{34567}}, "PLAIN=a b")
 	a := b.start(core.JournalStart{Run: "r", Shell: `(setsid sleep 1000 &); echo "$PLAIN $(id -u) $(pwd)"; echo ready; sleep 1000`}, "")
 	b.await("r", "ready")
