@@ -352,6 +352,10 @@ var troubles = []trouble{
 			if d := b.diagnose(execError(b.T, err)); d.Gone || d.Healing != core.Configuration {
 				b.Errorf("task %q: %v is diagnosed as %+v; want configuration", id, err, d)
 			}
+			tasks, err := b.tasks.Describe(b.Context(), cluster, []string{b.target.TaskARN, id, b.target.TaskARN})
+			if err != nil || tasks[0].Life != core.TaskLives || tasks[1].Life != core.TaskUnknown || tasks[1].Reason == "" || tasks[2].Life != core.TaskLives {
+				b.Errorf("task %q among others: %+v, %v; want the others answered", id, tasks, err)
+			}
 		}
 	}}}}},
 	{33, "a resumed session says nothing", []trial{{

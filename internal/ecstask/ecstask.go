@@ -41,11 +41,19 @@ var (
 	_ core.TaskRunner    = (*Tasks)(nil)
 )
 
-// Describe answers for each ARN, at most 100.
+// Describe answers for each ARN, at most 100. An ARN that ECS refuses to read, for
+// which it refuses the whole call, comes back alone with ECS's reason and no life.
 func (t *Tasks) Describe(ctx context.Context, cluster string, arns []string) ([]core.Task, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	return t.describe(ctx, cluster, arns)
+}
+
+func (t *Tasks) describe(ctx context.Context, cluster string, arns []string) ([]core.Task, error) {
 	out, err := t.ECS.DescribeTasks(ctx, &ecs.DescribeTasksInput{Cluster: &cluster, Tasks: arns})
+	if invalid, ok := errors.AsType[*types.InvalidParameterException](err); ok && len(arns) > 0 {
+		return t.describeApart(ctx, cluster, arns, invalid.ErrorMessage())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("describe %d tasks in %s: %w", len(arns), cluster, err)
 	}
@@ -68,6 +76,20 @@ func (t *Tasks) Describe(ctx context.Context, cluster string, arns []string) ([]
 		tasks = append(tasks, task)
 	}
 	return tasks, nil
+}
+
+// describeApart halves a refused call until what is refused is a single ARN.
+func (t *Tasks) describeApart(ctx context.Context, cluster string, arns []string, reason string) ([]core.Task, error) {
+	if len(arns) == 1 {
+		return []core.Task{{ARN: arns[0], Life: core.TaskUnknown, Reason: reason}}, nil
+	}
+	half := len(arns) / 2
+	first, err := t.describe(ctx, cluster, arns[:half])
+	if err != nil {
+		return nil, err
+	}
+	second, err := t.describe(ctx, cluster, arns[half:])
+	return slices.Concat(first, second), err
 }
 
 // StartedBy lists the tasks started under that name, all pages. ECS allows no
