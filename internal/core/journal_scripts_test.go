@@ -622,6 +622,8 @@ func TestProbeTellsARewrittenJournal(t *testing.T) {
 	}
 }
 
+var pathVariable = "PATH=" + os.Getenv("PATH")
+
 // mainProcess stands for a container's main process: another user's, with an
 // environment and a working directory of its own.
 func (b *box) mainProcess(user *syscall.Credential, env ...string) {
@@ -638,7 +640,7 @@ func (b *box) mainProcess(user *syscall.Credential, env ...string) {
 	main := exec.CommandContext(b.t.Context(), "sleep", "1000")
 	main.SysProcAttr = &syscall.SysProcAttr{Credential: user}
 	main.Dir = filepath.Dir(b.dir)
-	main.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
+	main.Env = env
 	if err := main.Start(); err != nil {
 		b.t.Fatal(err)
 	}
@@ -651,7 +653,7 @@ func (b *box) mainProcess(user *syscall.Credential, env ...string) {
 
 func TestStartRunsTheAgentAsTheMainProcessDoes(t *testing.T) {
 	inEachShell(t, func(t *testing.T, b *box) {
-		b.mainProcess(&syscall.Credential{Uid: 65534, Gid: 65534},
+		b.mainProcess(&syscall.Credential{Uid: 65534, Gid: 65534}, pathVariable,
 			"PLAIN=a b", "LINES=one\ntwo\n", "odd.name=1", "UTF=Á日", "QUOTE='\"$x`")
 		b.start(core.JournalStart{Run: "r", Argv: []string{"sh", "-c", `id -u; id -g; pwd; printf '%s|' "$PLAIN" "$LINES" "$UTF" "$QUOTE" "$HOME"; echo err >/dev/stderr`}}, "").wait()
 		got, _ := b.transcript("r", 0)
@@ -671,6 +673,17 @@ func TestStartRunsTheAgentAsTheMainProcessDoes(t *testing.T) {
 	})
 }
 
+func TestStartTakesTheSessionsEnvironmentFromAnInitThatHidesIt(t *testing.T) {
+	inEachShell(t, func(t *testing.T, b *box) {
+		b.mainProcess(&syscall.Credential{}, "HIDDEN=1")
+		b.env = append(b.env, "SHOWN=2")
+		b.start(core.JournalStart{Run: "r", Shell: `echo "$HIDDEN,$SHOWN"`}, "").wait()
+		if got, _ := b.transcript("r", 0); got != ",2\n" {
+			t.Errorf("transcript %q", got)
+		}
+	})
+}
+
 // containerRoot is a shell with the capabilities that root has in a container, by
 // which it may not read another user's environment.
 var containerRoot = []string{
@@ -683,7 +696,7 @@ func TestScriptsNeedOnlyWhatRootMayInAContainer(t *testing.T) {
 		t.Skip("drop capabilities: needs root and setpriv")
 	}
 	b := newBox(t, containerRoot)
-	b.mainProcess(&syscall.Credential{Uid: 12345, Gid: 23456, Groups: []uint32{34567}}, "PLAIN=a b")
+	b.mainProcess(&syscall.Credential{Uid: 12345, Gid: 23456, Groups: []uint32{34567}}, pathVariable, "PLAIN=a b")
 	a := b.start(core.JournalStart{Run: "r", Shell: `(setsid sleep 1000 &); echo "$PLAIN $(id -u) $(pwd)"; echo ready; sleep 1000`}, "")
 	b.await("r", "ready")
 	if got := b.journal("r"); got != "a b 12345 "+filepath.Dir(b.dir)+"\nready\n" {
@@ -700,7 +713,7 @@ func TestStartKeepsTheMainProcessGroupsAndOddNames(t *testing.T) {
 		if b.shell[0] == "busybox" {
 			t.Skip("become a user without a name: BusyBox has no tool for it")
 		}
-		b.mainProcess(&syscall.Credential{Uid: 12345, Gid: 23456, Groups: []uint32{34567}}, "odd.name=1")
+		b.mainProcess(&syscall.Credential{Uid: 12345, Gid: 23456, Groups: []uint32{34567}}, pathVariable, "odd.name=1")
 		b.start(core.JournalStart{Run: "r", Argv: []string{"id", "-G"}}, "").wait()
 		if got, _ := b.transcript("r", 0); got != "23456 34567\n" {
 			t.Errorf("groups %q", got)

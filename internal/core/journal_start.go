@@ -210,19 +210,23 @@ printf '%s\n' "$(($(wc -c <"$j")))" >"$m/end"
 
 // agentBody collects the environment and the working directory of the container's
 // main process. Lines of the environment may hold newlines, which travel as \001.
+// A main process without a PATH is an init that keeps the container's environment
+// to itself; then the exec session's own has to do.
 const agentBody = `init=$1 clear= wd= nl='
 '
 soh=$(printf '\001')
 set --
-if [ "$init" != self ] && [ -r "/proc/$init/environ" ] && all=$(tr '\000\n' '\n\001' 2>/dev/null <"/proc/$init/environ") && [ -n "$all" ]; then
-  while IFS= read -r var; do
-    case $var in *"$soh"*) var=$(printf '%sx' "$var" | tr '\001' '\n'); var=${var%x} ;; esac
-    case $var in [!=]*=*) set -- "$@" "$var" ;; esac
-  done <<END
+if [ "$init" != self ] && [ -r "/proc/$init/environ" ] && all=$(tr '\000\n' '\n\001' 2>/dev/null <"/proc/$init/environ"); then
+  case $nl$all in *"${nl}PATH="*)
+    while IFS= read -r var; do
+      case $var in *"$soh"*) var=$(printf '%sx' "$var" | tr '\001' '\n'); var=${var%x} ;; esac
+      case $var in [!=]*=*) set -- "$@" "$var" ;; esac
+    done <<END
 $all
 END
-  clear=-i
-  wd=$(readlink "/proc/$init/cwd" 2>/dev/null)
+    clear=-i
+    wd=$(readlink "/proc/$init/cwd" 2>/dev/null) ;;
+  esac
 fi
 `
 
