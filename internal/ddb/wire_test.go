@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -436,6 +437,27 @@ func TestAConflictIsNoRefusal(t *testing.T) {
 		if len(v.requests) < 3 {
 			t.Errorf("%s was given up after %d conflicts", name, len(v.requests))
 		}
+	}
+}
+
+// TestAppendAfterWhichTheClaimPassedOnIsRefused: whoever appends must not learn the
+// next driver's epoch as its own.
+func TestAppendAfterWhichTheClaimPassedOnIsRefused(t *testing.T) {
+	item := `{"pk":{"S":"a#r"},"sk":{"S":"run"},"v":{"N":"1"},"tenant":{"S":"a"},"run":{"S":"r"},"status":{"S":"running"},"driverEpoch":{"N":"2"},"logEnd":{"N":"1"}}`
+	client, v := dial(t, func(_ int, op string, w http.ResponseWriter) {
+		if op == "GetItem" {
+			_, _ = io.WriteString(w, `{"Item":`+item+`}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{}`)
+	})
+	k := core.RunKey{Tenant: "a", Run: "r"}
+	r, err := ddb.NewRuns(client, "runs").Append(t.Context(), k, core.Append{Epoch: 1, End: 1}, core.Segment{End: 1, Epoch: 1, Inline: []byte("x")})
+	if e, ok := errors.AsType[*core.RefusedError](err); !ok || e.Why != "epoch" {
+		t.Errorf("Append = %+v, %v; want a refusal for the epoch", r.Epoch, err)
+	}
+	if len(v.requests) != 2 || !v.requests[1].Body.ConsistentRead {
+		t.Errorf("%d requests, want the transaction and a consistent read", len(v.requests))
 	}
 }
 
