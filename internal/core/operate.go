@@ -14,9 +14,9 @@ type SetHold struct{ Hold Hold }
 // Name is "hold".
 func (SetHold) Name() string { return "hold" }
 
-// Apply: the run has not been reclaimed.
+// Apply: the run has not been reclaimed, or its sandbox is kept warm.
 func (t SetHold) Apply(r Run) (Run, error) {
-	if r.Status.Terminal() && r.Row == RowNone {
+	if r.Status.Terminal() && r.Row == RowNone && r.ReclaimOutcome != ReclaimIdled {
 		return refusal(t, r, "reclaimed")
 	}
 	r.Hold = t.Hold

@@ -79,6 +79,7 @@ var (
 	reclaimed  = core.ReclaimDone{Instance: "i", Outcome: core.ReclaimDestroyed}
 	postponed  = core.ReclaimLater{Instance: "i", Outcome: core.ReclaimHeld, NotBefore: 300, Attempts: 1}
 	named      = core.NameInstance{Epoch: 3, Old: "i", Instance: "new", Key: "k"}
+	hold       = core.SetHold{Hold: core.Hold{Until: 900, By: "b", Why: "w"}}
 	unlaunched = changed(attachedRun(), func(r *core.Run) { r.TaskARN = "" })
 )
 
@@ -143,7 +144,7 @@ func TestRunTransitionsRefuse(t *testing.T) {
 		{"name instance of an ended run", named, terminalRun(), "not-running"},
 		{"name instance under a lost claim", named, changed(unlaunched, otherEpoch), "epoch"},
 		{"name instance of a run that has a task", named, attachedRun(), "task"},
-		{"hold of a run whose sandbox is gone", core.SetHold{Hold: core.Hold{Until: 900}}, changed(terminalRun(), func(r *core.Run) { r.Row = core.RowNone }), "reclaimed"},
+		{"hold of a run whose sandbox is gone", hold, changed(terminalRun(), func(r *core.Run) { r.Row = core.RowNone }), "reclaimed"},
 		{"extend of an ended run", core.SetTTL{Seconds: 61}, terminalRun(), "terminal"},
 		{"extend of a run whose end is decided", core.SetTTL{Seconds: 61}, changed(detachedRun(), ending), "ending"},
 		{"name instance over another's", named, changed(unlaunched, func(r *core.Run) { r.Instance = "other" }), "instance"},
@@ -251,6 +252,9 @@ func TestRunTransitionsApply(t *testing.T) {
 		{"reclaim later moves the mark", postponed, terminalRun(), func(r *core.Run) {
 			r.DueAt, r.ReclaimOutcome, r.ReclaimAttempts = 300, core.ReclaimHeld, 1
 		}, false},
+		{"hold keeps an ended run's sandbox", hold, terminalRun(), func(r *core.Run) { r.Hold = hold.Hold }, true},
+		{"hold keeps a sandbox that is kept warm", hold, changed(terminalRun(), warm), func(r *core.Run) { r.Hold = hold.Hold }, true},
+		{"extend gives a detached run more time", core.SetTTL{Seconds: 90}, detachedRun(), func(r *core.Run) { r.TTLSeconds = 90 }, true},
 		{"name instance names what is to come", named, unlaunched, func(r *core.Run) { r.Instance, r.SandboxKey = "new", "k" }, true},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -265,6 +269,9 @@ func TestRunTransitionsApply(t *testing.T) {
 		})
 	}
 }
+
+// warm is an ended run whose sandbox is idle.
+func warm(r *core.Run) { r.Row, r.DueAt, r.ReclaimOutcome = core.RowNone, 0, core.ReclaimIdled }
 
 // taken is a run that a host took over.
 func taken(nonce string) func(*core.Run) {

@@ -184,7 +184,7 @@ func nameInstance(c *change, t core.NameInstance) {
 }
 
 func setHold(c *change, t core.SetHold) {
-	c.need(open().Or(there("detachedShard"), there("dueShard")))
+	c.need(open().Or(there("detachedShard"), there("dueShard"), is("reclaimOutcome", core.ReclaimIdled)))
 	if t.Hold == (core.Hold{}) {
 		c.remove("hold")
 		return
