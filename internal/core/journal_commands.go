@@ -111,7 +111,7 @@ func ParseRemove(out []byte, runs int) ([]bool, error) {
 // ListScript composes the script that lists the journal directory, names and
 // times of change. The answer is read by [ParseListing].
 func (f JournalFormat) ListScript() string {
-	return boundedScript(20, f.shellDir()+shellAnswer+`names=$(ls -1A "$d" 2>/dev/null; echo x)
+	return boundedScript(20, f.shellDir()+shellLocale+shellAnswer+`names=$(ls -1A "$d" 2>/dev/null; echo x)
 times=$(cd "$d" 2>/dev/null && stat -c '%Y %n' . ./* ./.[!.]* ./..?* 2>/dev/null; echo x)
 names=${names%x} times=${times%x}
 stat=1

@@ -35,7 +35,7 @@ func (f JournalFormat) PageScript(run RunID, from int64, max int) (string, error
 	}
 	begin := from - min(from, JournalOverlap)
 	sizes := fmt.Sprintf("begin=%d max=%d emax=%d\n", begin, from-begin+int64(max), JournalTail)
-	return boundedScript(30, vars+sizes+shellAnswer+pageBody), nil
+	return boundedScript(30, vars+sizes+shellLocale+shellAnswer+pageBody), nil
 }
 
 const pageBody = `look

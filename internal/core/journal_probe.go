@@ -101,7 +101,7 @@ func (f JournalFormat) ProbeScript(run RunID, nonce string, logEnd int64) (strin
 		return "", err
 	}
 	sizes := fmt.Sprintf("end=%d max=%d over=%d rmax=%d\n", logEnd, JournalTail, JournalOverlap, JournalRest)
-	return boundedScript(20, vars+sizes+shellAnswer+shellWrapper+probeBody), nil
+	return boundedScript(20, vars+sizes+shellLocale+shellAnswer+shellWrapper+probeBody), nil
 }
 
 // The position that the wrapper left is where it was about to write its sentinel:

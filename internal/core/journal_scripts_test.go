@@ -676,9 +676,9 @@ func TestStartRunsTheAgentAsTheMainProcessDoes(t *testing.T) {
 func TestStartTakesTheSessionsEnvironmentFromAnInitThatHidesIt(t *testing.T) {
 	inEachShell(t, func(t *testing.T, b *box) {
 		b.mainProcess(&syscall.Credential{}, "HIDDEN=1")
-		b.env = append(b.env, "SHOWN=2")
-		b.start(core.JournalStart{Run: "r", Shell: `echo "$HIDDEN,$SHOWN"`}, "").wait()
-		if got, _ := b.transcript("r", 0); got != ",2\n" {
+		b.env = append(b.env, "SHOWN=2", "LC_ALL=C.UTF-8")
+		b.start(core.JournalStart{Run: "r", Shell: `echo "$HIDDEN,$SHOWN,$LC_ALL"`}, "").wait()
+		if got, _ := b.transcript("r", 0); got != ",2,C.UTF-8\n" {
 			t.Errorf("transcript %q", got)
 		}
 	})

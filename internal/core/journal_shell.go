@@ -94,10 +94,12 @@ const (
 	maxHeader     = 1024
 )
 
+// shellLocale makes lengths bytes and tools speak one language. A start script has
+// to do without, since the agent inherits its environment.
+const shellLocale = "LC_ALL=C\nexport LC_ALL\n"
+
 // shellAnswer are the functions with which scripts look at files and answer.
-const shellAnswer = `LC_ALL=C
-export LC_ALL
-answer() { printf '` + answerMagic + ` %s\n' "$*"; }
+const shellAnswer = `answer() { printf '` + answerMagic + ` %s\n' "$*"; }
 finish() { printf '\n` + answerMagic + ` end\n'; exit 0; }
 refuse() { answer "refused=$1 healing=${2-retry}"; finish; }
 kind() {

@@ -31,7 +31,7 @@ func (f JournalFormat) TerminateScript(run RunID, nonce string, grace time.Durat
 		return "", fmt.Errorf("compose terminate script for run %s: want a nonce and a grace of 0 to 1h", run)
 	}
 	seconds := int(grace.Seconds())
-	body := vars + fmt.Sprintf("grace=%d max=%d\n", seconds, JournalTail) + shellAnswer + shellWrapper + shellBecome +
+	body := vars + fmt.Sprintf("grace=%d max=%d\n", seconds, JournalTail) + shellLocale + shellAnswer + shellWrapper + shellBecome +
 		"marked=" + quoteShell(markedBody) + "\n" + shellFamily + terminateBody
 	return boundedScript(seconds+30, body), nil
 }
