@@ -41,5 +41,6 @@ require (
 	github.com/coder/websocket v1.8.15 // indirect
 	github.com/google/shlex v0.0.0-20191202100458-e7afc7fbc510 // indirect
 	golang.org/x/sys v0.50.0 // indirect
+	golang.org/x/term v0.48.0 // indirect
 	pgregory.net/rapid v1.3.0 // indirect
 )

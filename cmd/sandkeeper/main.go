@@ -15,6 +15,8 @@ import (
 
 type commands struct {
 	Local localCommand `cmd:"" help:"Run a local stand-in for ECS and Fargate on loopback."`
+	Demo  demoCommand  `cmd:"" help:"Do the main job on this machine, without an account."`
+	Agent agentCommand `cmd:"" name:"demo-agent" hidden:""`
 }
 
 func main() {

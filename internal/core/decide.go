@@ -41,6 +41,7 @@ type policy struct {
 	limits  Limits
 	control Control
 	acts    bool // the sweep may write: it enforces, and is no plan
+	named   bool // the runs were asked for by name
 }
 
 // decide says what becomes of r at now. It is the whole of the sweep's judgement

@@ -114,16 +114,64 @@ func (s *Sweep) describeBatch(ctx context.Context, cluster string, runs []Run, b
 	}
 }
 
-// askJournals probes the runs whose judgement still asks for it, in batches, until
-// the sweep takes no new run.
+// askJournals probes the runs whose judgement still asks for it, as many as the
+// minute's budget has tokens for, from each shard's cursor on: what is over comes
+// first in the next sweep, so that nobody starves. Runs with a hint, or asked for by
+// name, come before all others and move no cursor.
 func (s *Sweep) askJournals(ctx context.Context, runs []Run, evidences []evidence, p policy, begun time.Time, report *SweepReport) {
-	var asking []int
-	for i, r := range runs {
-		if decide(r, evidences[i], MillisOf(time.Now()), p).act == actAsk && evidences[i].asked {
-			asking = append(asking, i)
+	first, laps := s.laps(ctx, runs, evidences, p)
+	order := first
+	for row := 0; ; row++ { // a run of each shard in turn
+		before := len(order)
+		for _, l := range laps {
+			if row < len(l.asking) {
+				order = append(order, l.asking[row])
+			}
+		}
+		if len(order) == before {
+			break
 		}
 	}
-	batches := slices.Collect(slices.Chunk(asking, s.Limits.ProbeBatch))
+	tokens := 0
+	if len(order) > 0 {
+		tokens = s.share(ctx, len(order))
+	}
+	answered := s.probeAll(ctx, runs, evidences, order[:min(tokens, len(order))], begun, report)
+	s.moveCursors(ctx, runs, laps, answered, p, report)
+}
+
+// laps sorts what is to be asked: the hinted, and the others by shard.
+func (s *Sweep) laps(ctx context.Context, runs []Run, evidences []evidence, p policy) (first []int, laps []lap) {
+	byShard := map[int][]int{}
+	for i, r := range runs {
+		if !evidences[i].asked || decide(r, evidences[i], MillisOf(time.Now()), p).act != actAsk {
+			continue
+		}
+		if p.named || r.TaskStoppedAt != 0 || r.ExitedAt != 0 {
+			first = append(first, i)
+			continue
+		}
+		shard := ShardOf(r.RunKey)
+		byShard[shard] = append(byShard[shard], i)
+	}
+	for shard := range Shards {
+		if len(byShard[shard]) == 0 {
+			continue
+		}
+		cursor, err := s.Cursors.Cursor(ctx, shard)
+		if err != nil { // from the beginning: fair enough for once
+			s.Logger.WarnContext(ctx, "read cursor", "shard", shard, "err", err)
+		}
+		laps = append(laps, lap{cursor: cursor, asking: cursor.turn(runs, byShard[shard])})
+	}
+	return first, laps
+}
+
+// probeAll asks the runs of order in batches until the sweep takes no new run, and
+// tells who was answered.
+func (s *Sweep) probeAll(ctx context.Context, runs []Run, evidences []evidence, order []int, begun time.Time, report *SweepReport) map[int]bool {
+	answered := make(map[int]bool, len(order))
+	batches := slices.Collect(slices.Chunk(order, s.Limits.ProbeBatch))
 	width := min(s.Limits.ProbeCalls, max(len(batches), 1))
 	var mu sync.Mutex
 	pool(width, len(batches), func(n int) {
@@ -134,7 +182,7 @@ func (s *Sweep) askJournals(ctx context.Context, runs []Run, evidences []evidenc
 		for k, i := range batches[n] {
 			requests[k] = probeOf(runs[i])
 		}
-		replies := s.Prober.Probe(ctx, s.Rate/float64(width), requests)
+		replies := s.Prober.Probe(ctx, s.Limits.ProbeRate/float64(width), requests)
 		mu.Lock()
 		defer mu.Unlock()
 		report.Probed += len(requests)
@@ -142,9 +190,36 @@ func (s *Sweep) askJournals(ctx context.Context, runs []Run, evidences []evidenc
 			if k < len(replies) && replies[k].RunKey == runs[i].RunKey {
 				replies[k].diagnose(evidences[i].task, runs[i].Container, MillisOf(time.Now()))
 				evidences[i].probe = &replies[k]
+				answered[i] = !replies[k].Unasked
 			}
 		}
 	})
+	return answered
+}
+
+// moveCursors saves how far each lap came: one write a shard that was asked. A
+// cursor that another sweep moved stays where that one left it.
+func (s *Sweep) moveCursors(ctx context.Context, runs []Run, laps []lap, answered map[int]bool, p policy, report *SweepReport) {
+	now := MillisOf(time.Now())
+	for _, l := range laps {
+		next := l.moved(runs, func(i int) bool { return answered[i] }, now)
+		if next.LapStarted != 0 {
+			report.OldestLap = earlier(report.OldestLap, next.LapStarted)
+		}
+		if !p.acts || next == l.cursor {
+			continue
+		}
+		if err := s.Cursors.MoveCursor(ctx, l.cursor, next); err != nil && !Refused(err) {
+			s.Logger.WarnContext(ctx, "move cursor", "shard", next.Shard, "err", err)
+		}
+	}
+}
+
+func earlier(a, b Millis) Millis {
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
 }
 
 // takeNotes brings the notes of those runs up to date that could not be told about,

@@ -16,6 +16,7 @@ type Launcher struct {
 	Ledger       Ledger
 	Transactions SandboxTransactions
 	Tasks        TaskRunner
+	Describer    TaskDescriber
 	Agents       AgentStarter
 	Queue        ReclaimQueue
 	Limits       Limits
@@ -183,10 +184,22 @@ func (l *Launcher) StartAgent(ctx context.Context, r Run, agent JournalStart, in
 		if err == nil {
 			return started, nil
 		}
-		if _, healing := reasonFor(err); healing != Retry || !waitUntil(ctx, time.Now().Add(wait)) {
-			return JournalStarted{}, fmt.Errorf("start agent of run %s: %w", r.RunKey, err)
+		d := l.diagnose(ctx, r, err)
+		if d.Gone || d.Healing != Retry || !waitUntil(ctx, time.Now().Add(wait)) {
+			return JournalStarted{}, fmt.Errorf("start agent of run %s: %s %s: %w", r.RunKey, d.Reason, d.Detail, err)
 		}
 	}
+}
+
+// diagnose asks ECS what a failed exec means: a young task is to be waited for, one
+// that was started without ECS Exec is not.
+func (l *Launcher) diagnose(ctx context.Context, r Run, err error) Diagnosis {
+	reason, healing := reasonFor(err)
+	tasks, describeErr := l.Describer.Describe(ctx, r.Cluster, []string{r.TaskARN})
+	if describeErr != nil {
+		return Diagnosis{Reason: reason, Healing: healing}
+	}
+	return Diagnose(tasks[0], r.Container, reason, healing, MillisOf(time.Now()))
 }
 
 // AgentStarter begins agents in sandboxes.

@@ -42,9 +42,10 @@ type RunReport struct {
 type SweepReport struct {
 	Considered int             `json:"considered"`
 	Probed     int             `json:"probed"`
-	Turned     int             `json:"turned"`  // lapses and due cancels turned
-	Resent     int             `json:"resent"`  // reclaim messages sent again
-	Settled    int             `json:"settled"` // ledger rows moved
+	Turned     int             `json:"turned"`              // lapses and due cancels turned
+	Resent     int             `json:"resent"`              // reclaim messages sent again
+	Settled    int             `json:"settled"`             // ledger rows moved
+	OldestLap  Millis          `json:"oldestLap,omitempty"` // since when a run waits to be examined
 	Outcomes   map[Outcome]int `json:"outcomes"`
 	Runs       []RunReport     `json:"runs"`
 	Errors     []string        `json:"errors,omitempty"` // of what concerns no run

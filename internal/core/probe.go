@@ -31,8 +31,9 @@ type ProbeReply struct {
 	Size    int64      `json:"size"` // of the journal, bytes
 	Healing Healing    `json:"healing,omitempty"`
 	Reason  string     `json:"reason,omitempty"`
-	Dead    Dead       `json:"dead,omitempty"`   // of a producing state: nobody is there to end it
-	Stderr  string     `json:"stderr,omitempty"` // its end, of a finished agent
+	Dead    Dead       `json:"dead,omitempty"`    // of a producing state: nobody is there to end it
+	Unasked bool       `json:"unasked,omitempty"` // no question reached the sandbox
+	Stderr  string     `json:"stderr,omitempty"`  // its end, of a finished agent
 	// Rest holds the journal from LogEnd up to the agent's last byte, if Whole.
 	Rest  []byte `json:"rest,omitempty"`
 	Whole bool   `json:"whole,omitempty"`

@@ -147,6 +147,7 @@ func (p RemoteProber) Probe(ctx context.Context, rate float64, requests []ProbeR
 	replies := make([]ProbeReply, len(requests))
 	for i, q := range requests {
 		replies[i] = unknownReply(q, &JournalError{Op: "probe", Healing: Retry, Reason: "probe-call-failed"})
+		replies[i].Unasked = true
 	}
 	return replies
 }

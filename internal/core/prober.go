@@ -26,6 +26,7 @@ func (p *JournalProber) Probe(ctx context.Context, rate float64, requests []Prob
 	begun := time.Now()
 	pool(p.Limits.ProbeWidth, len(requests), func(i int) {
 		replies[i] = unknownReply(requests[i], &JournalError{Op: "probe", Healing: Retry, Reason: "no-time-left"})
+		replies[i].Unasked = true
 		if waitUntil(ctx, begun.Add(paced(i, rate))) {
 			replies[i] = p.probe(ctx, requests[i])
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"slices"
 	"sync"
@@ -29,6 +30,19 @@ type DueSandbox struct {
 
 // Shards is how many shards each sparse index has (DESIGN 4.1).
 const Shards = 8
+
+// ShardOf is the shard of both indexes in which a run stands.
+func ShardOf(key RunKey) int {
+	return ShardOfKey(KeyToken(string(key.Tenant)) + "#" + KeyToken(string(key.Run)))
+}
+
+// ShardOfKey spreads the partition keys of a table's items over the shards of its
+// indexes.
+func ShardOfKey(id string) int {
+	h := fnv.New32a()
+	h.Write([]byte(id))
+	return int(h.Sum32() % Shards)
+}
 
 // RunIndex lists what a sweep has to look at. A listing that failed, on any page,
 // is an error and never a shorter listing (I10).
@@ -63,9 +77,10 @@ type Sweep struct {
 	Controls  Controls
 	Breaker   ControlWriter
 	Notes     Notes
+	Cursors   Cursors
+	Budget    Budget
 	Limits    Limits
-	Install   string  // name of the installation, see [StartedBy]
-	Rate      float64 // exec calls a second that the sweep may cause
+	Install   string // name of the installation, see [StartedBy]
 	Logger    *slog.Logger
 }
 
@@ -157,7 +172,7 @@ func (s *Sweep) Run(ctx context.Context, request SweepRequest) (SweepReport, err
 		return SweepReport{}, fmt.Errorf("sweep: %w", err)
 	}
 	report := newReport()
-	p := policy{limits: s.Limits, control: control, acts: control.Acts() && request.Mode != ModePlan}
+	p := policy{limits: s.Limits, control: control, acts: control.Acts() && request.Mode != ModePlan, named: len(request.keys()) > 0}
 	if p.acts && request.Mode != ModeApply {
 		s.settle(ctx, found.sandboxes, &report)
 		s.resend(ctx, runs, &report)

@@ -32,7 +32,7 @@ func (w *world) sweep(p *mem.Process) *core.Sweep {
 	view := w.fleet.View(p)
 	return &core.Sweep{
 		Runs: p, Index: p, Log: &core.LogWriter{Log: p, Blobs: p, Inline: w.limits.InlineSegment}, Sandboxes: p, Ledger: p,
-		Due: p, Tasks: view, Prober: view, Queue: p, Controls: p, Breaker: p, Notes: p, Limits: w.limits, Install: "test", Rate: 20,
+		Due: p, Tasks: view, Prober: view, Queue: p, Controls: p, Breaker: p, Notes: p, Cursors: p, Budget: p, Limits: w.limits, Install: "test",
 		Logger: slog.New(slog.DiscardHandler),
 	}
 }
@@ -48,7 +48,7 @@ func (w *world) reclaimer(p *mem.Process) *core.Reclaimer {
 func (w *world) launcher(p *mem.Process) *core.Launcher {
 	view := w.fleet.View(p)
 	return &core.Launcher{
-		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Tasks: view, Agents: view, Queue: p, Limits: w.limits, Install: "test",
+		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Tasks: view, Describer: view, Agents: view, Queue: p, Limits: w.limits, Install: "test",
 	}
 }
 

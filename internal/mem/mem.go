@@ -72,6 +72,8 @@ type Store struct {
 	control  core.Control
 	audit    []core.AuditEntry
 	notes    map[core.RunKey]core.Note
+	cursors  map[int]core.Cursor
+	taken    map[core.Millis]int
 
 	version int // counts changes, for the index's lag
 	lag     int
@@ -90,6 +92,8 @@ func New(t testing.TB) *Store {
 		rows:     map[core.InstanceID]core.LedgerRow{},
 		blobs:    map[string][]byte{},
 		notes:    map[core.RunKey]core.Note{},
+		cursors:  map[int]core.Cursor{},
+		taken:    map[core.Millis]int{},
 		runLog:   map[core.RunKey][]change[core.IndexEntry]{},
 		boxLog:   map[core.SandboxKey][]change[core.DueSandbox]{},
 		rowLog:   map[core.InstanceID][]change[core.DueSandbox]{},
@@ -131,6 +135,8 @@ var (
 	_ core.ControlWriter       = (*Process)(nil)
 	_ core.AuditLog            = (*Process)(nil)
 	_ core.Notes               = (*Process)(nil)
+	_ core.Cursors             = (*Process)(nil)
+	_ core.Budget              = (*Process)(nil)
 )
 
 // NewProcess returns another process on the same state, with its own plan.

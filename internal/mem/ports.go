@@ -115,3 +115,36 @@ func (p *Process) PutNote(ctx context.Context, key core.RunKey, n core.Note) err
 	})
 	return err
 }
+
+// Cursor reads a shard's cursor.
+func (p *Process) Cursor(ctx context.Context, shard int) (core.Cursor, error) {
+	return get(ctx, p, "read cursor", func(s *Store) (core.Cursor, error) { return s.cursor(shard), nil })
+}
+
+func (s *Store) cursor(shard int) core.Cursor {
+	c := s.cursors[shard]
+	c.Shard = shard
+	return c
+}
+
+// MoveCursor replaces a cursor that is as read still.
+func (p *Process) MoveCursor(ctx context.Context, old, next core.Cursor) error {
+	_, err := get(ctx, p, "move cursor", func(s *Store) (struct{}, error) {
+		if have := s.cursor(next.Shard); have != old && have != next {
+			return struct{}{}, &core.RefusedError{Op: "move cursor", Record: fmt.Sprint("cursor ", next.Shard), Why: "cursor"}
+		}
+		s.cursors[next.Shard] = next
+		p.wrote("move cursor")
+		return struct{}{}, nil
+	})
+	return err
+}
+
+// Take takes tokens of a minute's budget.
+func (p *Process) Take(ctx context.Context, minute core.Millis, want, most int) (int, error) {
+	return get(ctx, p, "take budget", func(s *Store) (int, error) {
+		got := max(0, min(want, most-s.taken[minute]))
+		s.taken[minute] += got
+		return got, nil
+	})
+}

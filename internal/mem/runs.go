@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"hash/fnv"
 	"slices"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
@@ -141,13 +140,6 @@ func (s *Store) bytesOf(segment core.Segment) ([]byte, bool) {
 	return data, int64(len(data)) == segment.End-segment.From && hex.EncodeToString(sum[:]) == segment.SHA256
 }
 
-// shardOf spreads ids over the shards.
-func shardOf(id string) int {
-	h := fnv.New32a()
-	h.Write([]byte(id))
-	return int(h.Sum32() % core.Shards)
-}
-
 // Detached lists a shard's detached runs, oldest first.
 func (p *Process) Detached(ctx context.Context, shard int) ([]core.IndexEntry, error) {
 	return get(ctx, p, "list detached", func(s *Store) ([]core.IndexEntry, error) {
@@ -165,7 +157,7 @@ func (p *Process) Due(ctx context.Context, shard int, until core.Millis) ([]core
 func (s *Store) entries(shard int, want func(core.IndexEntry) bool) []core.IndexEntry {
 	var out []core.IndexEntry
 	for key, log := range s.runLog {
-		if shardOf(key.String()) != shard {
+		if core.ShardOf(key) != shard {
 			continue
 		}
 		if e, ok := shown(log, s.version-s.lag); ok && want(e) {

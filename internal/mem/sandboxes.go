@@ -190,7 +190,7 @@ func (p *Process) DueSandboxes(ctx context.Context, shard int, until core.Millis
 	return get(ctx, p, "list due sandboxes", func(s *Store) ([]core.DueSandbox, error) {
 		var out []core.DueSandbox
 		take := func(id string, e core.DueSandbox, ok bool) {
-			if ok && e.At <= until && shardOf(id) == shard {
+			if ok && e.At <= until && core.ShardOfKey(id) == shard {
 				out = append(out, e)
 			}
 		}

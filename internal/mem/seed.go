@@ -1,6 +1,8 @@
 package mem
 
 import (
+	"maps"
+
 	"github.com/sandkeeper/sandkeeper/internal/core"
 )
 
@@ -67,12 +69,8 @@ func (s *Store) State() State {
 	for k, v := range s.segments {
 		out.Segments[k] = append([]core.Segment(nil), v...)
 	}
-	for k, v := range s.boxes {
-		out.Sandboxes[k] = v
-	}
-	for k, v := range s.rows {
-		out.Rows[k] = v
-	}
+	maps.Copy(out.Sandboxes, s.boxes)
+	maps.Copy(out.Rows, s.rows)
 	for k, v := range s.blobs {
 		out.Blobs[k] = append([]byte(nil), v...)
 	}

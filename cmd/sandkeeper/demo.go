@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/ecs"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"golang.org/x/term"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/ddb"
+	"github.com/sandkeeper/sandkeeper/internal/ecsexec"
+	"github.com/sandkeeper/sandkeeper/internal/ecstask"
+	"github.com/sandkeeper/sandkeeper/internal/engine"
+	"github.com/sandkeeper/sandkeeper/internal/localfargate"
+	"github.com/sandkeeper/sandkeeper/internal/names"
+	"github.com/sandkeeper/sandkeeper/internal/s3blob"
+	"github.com/sandkeeper/sandkeeper/internal/sqsout"
+)
+
+// demoCommand does the main job on this machine: the stack deployed to the local
+// engine, real processes as agents in local Fargate, viewers who leave, and the
+// scheduled sweep that does the rest.
+type demoCommand struct {
+	Within   time.Duration `default:"5m" help:"Give up after this long."`
+	Assembly string        `type:"path" help:"Synthesized local variant of the stack; what make leaves otherwise."`
+	Keep     bool          `help:"Keep the directory with the engine's log and what the agents wrote."`
+}
+
+// Run prints the runs while it works, and one JSON object last. It fails unless
+// every transcript is identical, nothing alive was stopped and nothing leaked.
+func (c *demoCommand) Run(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.Within, fmt.Errorf("the demo has not ended within %s", c.Within))
+	defer cancel()
+	d, err := openDemo(ctx, c.Assembly)
+	if err != nil {
+		return errors.Join(err, context.Cause(ctx))
+	}
+	defer d.close()
+	if c.Keep {
+		d.say("keeping " + d.dir)
+		d.keep = true
+	}
+	if err := d.begin(ctx); err != nil {
+		return errors.Join(err, context.Cause(ctx))
+	}
+	if err := d.watch(ctx); err != nil {
+		return errors.Join(err, context.Cause(ctx))
+	}
+	result, err := d.result(ctx)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(result)
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	fmt.Println(string(text))
+	if !result.TranscriptsIdentical || result.StoppedLive != 0 || result.Leaked != 0 {
+		return errors.New("demo: the result above is not what it should be")
+	}
+	return nil
+}
+
+// demo is an installation on this machine, and a host that starts runs in it.
+type demo struct {
+	dir     string
+	fargate *localfargate.Server
+	engine  *engine.Engine
+	out     engine.Outputs
+	runs    *ddb.Runs
+	boxes   *ddb.Sandboxes
+	blobs   *s3blob.Blobs
+	host    *core.Launcher
+	table   *table
+	started time.Time
+	keep    bool
+}
+
+// openDemo starts local Fargate and the engine and deploys the stack. What it has
+// begun when it fails is ended.
+func openDemo(ctx context.Context, assembly string) (d *demo, err error) {
+	d = &demo{started: time.Now()}
+	defer func() {
+		if err != nil {
+			d.close()
+		}
+	}()
+	if d.dir, err = os.MkdirTemp("", "sandkeeper-demo-"); err != nil {
+		return d, fmt.Errorf("demo: %w", err)
+	}
+	d.table = newTable(os.Stdout, term.IsTerminal(int(os.Stdout.Fd())))
+	d.say("starting the engine and local Fargate")
+	if d.engine, err = engine.Start(ctx, engine.Options{Dir: filepath.Join(d.dir, "engine")}); err != nil {
+		return d, err
+	}
+	if err := engine.Guard(d.engine.Env()); err != nil {
+		return d, err
+	}
+	if err := d.startFargate(); err != nil {
+		return d, err
+	}
+	d.say("deploying the stack")
+	if d.out, err = d.engine.Deploy(ctx, engine.Deployment{Assembly: assembly, ECSEndpoint: d.fargate.URL()}); err != nil {
+		return d, err
+	}
+	d.connect()
+	return d, nil
+}
+
+// startFargate serves ECS; its events go to the engine.
+func (d *demo) startFargate() error {
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	sender, err := localfargate.NewSender(d.engine.Endpoint, engine.Region, "")
+	if err != nil {
+		return err
+	}
+	d.fargate, err = localfargate.New(localfargate.Options{
+		Dir: filepath.Join(d.dir, "fargate"), Visible: []string{exe, d.dir}, Events: sender.Send,
+	})
+	if err != nil {
+		return err
+	}
+	return d.fargate.Start()
+}
+
+// connect makes the host's side: the same adapters as in the functions.
+func (d *demo) connect() {
+	cfg := d.engine.Config()
+	atECS := cfg.Copy()
+	atECS.BaseEndpoint = new(d.fargate.URL())
+	db := dynamodb.NewFromConfig(cfg)
+	d.runs = ddb.NewRuns(db, d.out[names.OutRunsTable])
+	d.boxes = ddb.NewSandboxes(db, d.out[names.OutSandboxesTable])
+	d.blobs = s3blob.New(s3.NewFromConfig(cfg, func(o *s3.Options) { o.UsePathStyle = true }), d.out[names.OutBucket])
+	tasks := &ecstask.Tasks{ECS: ecs.NewFromConfig(atECS)}
+	d.host = &core.Launcher{
+		Runs: d.runs, Sandboxes: d.boxes, Ledger: d.boxes,
+		Transactions: ddb.NewTransactions(db, d.out[names.OutRunsTable], d.out[names.OutSandboxesTable]),
+		Tasks:        tasks, Describer: tasks,
+		Agents: core.JournalStarter{Exec: ecsexec.New(atECS), Format: core.DefaultJournal},
+		Queue:  sqsout.New(sqs.NewFromConfig(cfg), d.out[names.OutReclaimQueue]),
+		Limits: core.DefaultLimits, Install: d.out[names.OutInstall],
+	}
+	d.host.Limits.Attachment = 20 * time.Second
+}
+
+// close ends whatever was started, and removes what it left.
+func (d *demo) close() {
+	if d.fargate != nil {
+		if err := d.fargate.Close(); err != nil {
+			slog.Error("close local fargate", "err", err)
+		}
+	}
+	if d.engine != nil {
+		if err := d.engine.Stop(); err != nil {
+			slog.Error("stop engine", "err", err)
+		}
+	}
+	if d.dir != "" && !d.keep {
+		os.RemoveAll(d.dir)
+	}
+}
+
+func (d *demo) say(text string) {
+	fmt.Printf("%5.1fs %s\n", time.Since(d.started).Seconds(), text)
+}
+
+// spec is the task that every run of the demo gets.
+func (d *demo) spec() core.TaskSpec {
+	return core.TaskSpec{
+		Cluster: d.out[names.OutCluster], TaskDefinition: d.out[names.OutTaskDefinition], Container: names.AgentContainer,
+		Subnets: strings.Split(d.out[names.OutSubnets], ","), SecurityGroups: []string{d.out[names.OutSecurityGroup]},
+		AssignPublicIP: true, Tags: map[string]string{"sandkeeper:demo": "true"},
+	}
+}
+
+// copyOf is what the agent of a run wrote.
+func (d *demo) copyOf(run core.RunID) string { return filepath.Join(d.dir, "wrote", string(run)) }
+
+// saved reads the transcript of a run from the stores.
+func (d *demo) saved(ctx context.Context, key core.RunKey) ([]byte, error) {
+	return core.ReadLog(ctx, d.runs, d.blobs, key)
+}
+
+// table draws the runs: in place on a terminal, as lines of what changed elsewhere.
+type table struct {
+	out   io.Writer
+	live  bool
+	drawn int
+	last  map[core.RunID]string
+}
+
+func newTable(out io.Writer, live bool) *table {
+	return &table{out: out, live: live, last: map[core.RunID]string{}}
+}
+
+// row is one run as the table shows it.
+type row struct {
+	run     core.RunID
+	what    string
+	state   string
+	outcome string
+	task    string
+	age     time.Duration
+	saved   int64
+}
+
+func (t *table) draw(since time.Duration, rows []row) {
+	if !t.live {
+		for _, r := range rows {
+			line := fmt.Sprintf("%-12s %-12s task %-14s saved %d", r.state, r.outcome, r.task, r.saved)
+			if t.last[r.run] != line {
+				fmt.Fprintf(t.out, "%5.1fs %-14s %s\n", since.Seconds(), r.run, line)
+				t.last[r.run] = line
+			}
+		}
+		return
+	}
+	if t.drawn > 0 {
+		fmt.Fprintf(t.out, "\x1b[%dA", t.drawn)
+	}
+	fmt.Fprintf(t.out, "\x1b[K%-14s %-34s %-12s %-12s %-15s %6s %9s\n", "RUN", "AGENT", "STATE", "OUTCOME", "TASK", "AGE", "SAVED")
+	for _, r := range rows {
+		fmt.Fprintf(t.out, "\x1b[K%-14s %-34s %-12s %-12s %-15s %5.0fs %9d\n",
+			r.run, r.what, r.state, r.outcome, r.task, r.age.Seconds(), r.saved)
+	}
+	t.drawn = len(rows) + 1
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/names"
+)
+
+// sweeper is the part of the sweep that events reach.
+type sweeper interface {
+	Run(ctx context.Context, request core.SweepRequest) (core.SweepReport, error)
+	TaskStopped(ctx context.Context, task core.StoppedTask) (core.SweepReport, error)
+}
+
+var _ sweeper = (*core.Sweep)(nil)
+
+type handler struct{ sweep sweeper }
+
+// envelope is what tells one event from another.
+type envelope struct {
+	Source     string `json:"source"`
+	DetailType string `json:"detail-type"`
+}
+
+func (h handler) handle(ctx context.Context, event json.RawMessage) (core.SweepReport, error) {
+	var e envelope
+	if err := json.Unmarshal(event, &e); err != nil {
+		return core.SweepReport{}, fmt.Errorf("reap: want a JSON object, got %.80q: %w", event, err)
+	}
+	switch {
+	case e.Source == names.SourceSchedule:
+		return h.sweep.Run(ctx, core.SweepRequest{})
+	case e.DetailType == names.DetailTaskState && slices.Contains([]string{names.SourceECS, names.SourceLocalECS}, e.Source):
+		task, err := stoppedTask(event)
+		if err != nil {
+			return core.SweepReport{}, err
+		}
+		return h.sweep.TaskStopped(ctx, task)
+	case e.Source != "" || e.DetailType != "":
+		return core.SweepReport{}, fmt.Errorf("reap: want a tick, a stopped task or a request, got source %q with %q", e.Source, e.DetailType)
+	}
+	request, err := operatorRequest(event)
+	if err != nil {
+		return core.SweepReport{}, err
+	}
+	return h.sweep.Run(ctx, request)
+}
+
+// stoppedTask reads an ECS task state change.
+func stoppedTask(event json.RawMessage) (core.StoppedTask, error) {
+	var e struct {
+		Time   time.Time `json:"time"`
+		Detail struct {
+			TaskARN    string    `json:"taskArn"`
+			LastStatus string    `json:"lastStatus"`
+			StartedBy  string    `json:"startedBy"`
+			StoppedAt  time.Time `json:"stoppedAt"`
+		} `json:"detail"`
+	}
+	if err := json.Unmarshal(event, &e); err != nil {
+		return core.StoppedTask{}, fmt.Errorf("reap: read task state change: %w", err)
+	}
+	if e.Detail.TaskARN == "" || e.Detail.LastStatus != names.TaskStopped {
+		return core.StoppedTask{}, fmt.Errorf("reap: task state change: want a taskArn and lastStatus %s, got %q and %q",
+			names.TaskStopped, e.Detail.TaskARN, e.Detail.LastStatus)
+	}
+	at := e.Detail.StoppedAt
+	if at.IsZero() {
+		at = e.Time
+	}
+	return core.StoppedTask{ARN: e.Detail.TaskARN, StartedBy: e.Detail.StartedBy, At: core.MillisOf(at)}, nil
+}
+
+// operatorRequest reads {"runs":[{"tenant","run"}]} or {"shards":[…]}.
+func operatorRequest(event json.RawMessage) (core.SweepRequest, error) {
+	var request core.SweepRequest
+	if err := core.DecodeStrict(event, &request); err != nil {
+		return core.SweepRequest{}, fmt.Errorf("reap: request: %w", err)
+	}
+	if len(request.Runs)+len(request.Shards) == 0 {
+		return core.SweepRequest{}, errors.New("reap: request: want runs or shards, got neither")
+	}
+	if err := request.Validate(); err != nil {
+		return core.SweepRequest{}, fmt.Errorf("reap: request: %w", err)
+	}
+	return request, nil
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+// recorder notes what the handler asks of the sweep.
+type recorder struct {
+	requests []core.SweepRequest
+	stopped  []core.StoppedTask
+}
+
+func (r *recorder) Run(_ context.Context, q core.SweepRequest) (core.SweepReport, error) {
+	r.requests = append(r.requests, q)
+	return core.SweepReport{Considered: 1}, nil
+}
+
+func (r *recorder) TaskStopped(_ context.Context, task core.StoppedTask) (core.SweepReport, error) {
+	r.stopped = append(r.stopped, task)
+	return core.SweepReport{Considered: 2}, nil
+}
+
+func sample(t *testing.T, name string) json.RawMessage {
+	t.Helper()
+	data, err := os.ReadFile("../../events/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func TestEachTriggerReachesTheSweep(t *testing.T) {
+	request := core.SweepRequest{Runs: []core.RunKey{{Tenant: "acme", Run: "run-7f3a"}, {Tenant: "-", Run: "nightly/2026-11-30"}}}
+	cases := map[string]struct {
+		event json.RawMessage
+		want  recorder
+	}{
+		"a tick sweeps everything":    {sample(t, "reap-tick.json"), recorder{requests: []core.SweepRequest{{}}}},
+		"a request sweeps its runs":   {sample(t, "reap-request.json"), recorder{requests: []core.SweepRequest{request}}},
+		"a request sweeps its shards": {json.RawMessage(`{"shards":[0,7]}`), recorder{requests: []core.SweepRequest{{Shards: []int{0, 7}}}}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			var got recorder
+			if _, err := (handler{&got}).handle(t.Context(), c.event); err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(got, c.want) {
+				t.Errorf("asked %+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestAStoppedTaskIsReadFromItsEvent(t *testing.T) {
+	for _, source := range []string{"aws.ecs", "local.ecs"} {
+		var got recorder
+		event := strings.Replace(string(sample(t, "reap-task-stopped.json")), `"aws.ecs"`, `"`+source+`"`, 1)
+		if _, err := (handler{&got}).handle(t.Context(), json.RawMessage(event)); err != nil {
+			t.Fatal(err)
+		}
+		if len(got.stopped) != 1 || len(got.requests) != 0 {
+			t.Fatalf("source %s: asked %+v", source, got)
+		}
+		task := got.stopped[0]
+		if !strings.HasPrefix(task.ARN, "arn:aws:ecs:") || !strings.Contains(task.StartedBy, "/") || task.At.Time().Before(time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)) {
+			t.Errorf("source %s: read %+v", source, task)
+		}
+	}
+}
+
+func TestAMalformedEventIsOneClearErrorAndNoWork(t *testing.T) {
+	cases := map[string]struct{ event, want string }{
+		"no object":              {`[1]`, "want a JSON object"},
+		"nothing":                {``, "want a JSON object"},
+		"neither":                {`{}`, "want runs or shards, got neither"},
+		"both":                   {`{"runs":[{"tenant":"a","run":"b"}],"shards":[1]}`, "want runs or shards, got both"},
+		"unknown member":         {`{"run":"b"}`, `unknown field "run"`},
+		"run without tenant":     {`{"runs":[{"run":"b"}]}`, "want a tenant and a run"},
+		"shard out of range":     {`{"shards":[8]}`, "want numbers from 0 to 7, got 8"},
+		"shard of wrong type":    {`{"shards":["0"]}`, "cannot unmarshal string"},
+		"foreign event":          {`{"source":"aws.s3","detail-type":"Object Created"}`, `got source "aws.s3"`},
+		"task that did not stop": {`{"source":"aws.ecs","detail-type":"ECS Task State Change","detail":{"taskArn":"x","lastStatus":"RUNNING"}}`, "lastStatus STOPPED"},
+		"task without an ARN":    {`{"source":"aws.ecs","detail-type":"ECS Task State Change","detail":{"lastStatus":"STOPPED"}}`, "want a taskArn"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			var got recorder
+			_, err := (handler{&got}).handle(t.Context(), json.RawMessage(c.event))
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v, want one line with %q", err, c.want)
+			}
+			if len(got.requests)+len(got.stopped) != 0 {
+				t.Errorf("asked %+v", got)
+			}
+		})
+	}
+}
+
+func FuzzEvent(f *testing.F) {
+	f.Add([]byte(`{"source":"sandkeeper.schedule"}`))
+	f.Add([]byte(`{"runs":[{"tenant":"a","run":"b"}]}`))
+	f.Add([]byte(`{"source":"aws.ecs","detail-type":"ECS Task State Change","detail":{"taskArn":"x","lastStatus":"STOPPED"}}`))
+	f.Fuzz(func(t *testing.T, event []byte) {
+		var got recorder
+		_, err := (handler{&got}).handle(t.Context(), event)
+		if asked := len(got.requests) + len(got.stopped); (err == nil) != (asked == 1) {
+			t.Errorf("error %v, and %d calls", err, asked)
+		}
+	})
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/aws/aws-lambda-go/events"
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+// doer is the use case.
+type doer interface {
+	Do(ctx context.Context, job core.ReclaimJob) (core.ReclaimOutcome, error)
+}
+
+var _ doer = (*core.Reclaimer)(nil)
+
+type handler struct {
+	reclaim doer
+	log     *slog.Logger
+}
+
+// jobReserve is the time one message may take: two ECS calls and some writes. One
+// that does not fit any more goes back to the queue untouched.
+const jobReserve = 20 * time.Second
+
+// handle does each message by itself and answers with those that have to come
+// again. A message that cannot be read fails too, so that the dead-letter queue
+// keeps it.
+func (h handler) handle(ctx context.Context, batch events.SQSEvent) (events.SQSEventResponse, error) {
+	// An empty list, not null: not every caller of functions reads null as none.
+	out := events.SQSEventResponse{BatchItemFailures: []events.SQSBatchItemFailure{}}
+	for _, message := range batch.Records {
+		if err := h.one(ctx, message); err != nil {
+			h.log.ErrorContext(ctx, "reclaim", "message", message.MessageId, "err", err)
+			out.BatchItemFailures = append(out.BatchItemFailures, events.SQSBatchItemFailure{ItemIdentifier: message.MessageId})
+		}
+	}
+	return out, nil
+}
+
+func (h handler) one(ctx context.Context, message events.SQSMessage) error {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < jobReserve {
+		return fmt.Errorf("message %s: no time left in this invocation", message.MessageId)
+	}
+	var job core.ReclaimJob
+	if err := core.DecodeStrict([]byte(message.Body), &job); err != nil {
+		return fmt.Errorf("message %s: %w", message.MessageId, err)
+	}
+	outcome, err := h.reclaim.Do(ctx, job)
+	if err != nil {
+		return fmt.Errorf("message %s of instance %s: %s: %w", message.MessageId, job.Instance, outcome, err)
+	}
+	h.log.InfoContext(ctx, "reclaim", "run", string(job.Run), "instance", string(job.Instance), "kind", job.Kind, "outcome", outcome)
+	return nil
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-lambda-go/events"
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+// script answers each instance as told, and notes who came.
+type script struct {
+	fail map[core.InstanceID]bool
+	jobs []core.ReclaimJob
+}
+
+func (s *script) Do(_ context.Context, job core.ReclaimJob) (core.ReclaimOutcome, error) {
+	if err := job.Validate(); err != nil {
+		return core.ReclaimDestroyFailed, err
+	}
+	s.jobs = append(s.jobs, job)
+	if s.fail[job.Instance] {
+		return core.ReclaimDestroyFailed, errors.New("throttled")
+	}
+	return core.ReclaimDestroyed, nil
+}
+
+func message(id, body string) events.SQSMessage { return events.SQSMessage{MessageId: id, Body: body} }
+
+func failed(r events.SQSEventResponse) []string {
+	var ids []string
+	for _, f := range r.BatchItemFailures {
+		ids = append(ids, f.ItemIdentifier)
+	}
+	return ids
+}
+
+func TestOnlyWhatFailedComesAgain(t *testing.T) {
+	s := &script{fail: map[core.InstanceID]bool{"i2": true}}
+	h := handler{s, slog.New(slog.DiscardHandler)}
+	out, err := h.handle(t.Context(), events.SQSEvent{Records: []events.SQSMessage{
+		message("m1", `{"tenant":"a","run":"r1","key":"k","instance":"i1","kind":"end"}`),
+		message("m2", `{"tenant":"a","run":"r2","key":"k","instance":"i2","kind":"end"}`),
+		message("m3", `{"instance":"i3","kind":"ledger"}`),
+		message("poison", `{"tenant":`),
+		message("unknown kind", `{"instance":"i4","kind":"nuke"}`),
+		message("unknown member", `{"instance":"i5","kind":"ledger","force":true}`),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"m2", "poison", "unknown kind", "unknown member"}; !slices.Equal(failed(out), want) {
+		t.Errorf("failed %v, want %v", failed(out), want)
+	}
+	if len(s.jobs) != 3 {
+		t.Errorf("did %+v", s.jobs)
+	}
+}
+
+func TestAMessageWithoutTimeGoesBackUntouched(t *testing.T) {
+	s := &script{}
+	ctx, cancel := context.WithTimeout(t.Context(), jobReserve/2)
+	defer cancel()
+	out, err := handler{s, slog.New(slog.DiscardHandler)}.handle(ctx, events.SQSEvent{Records: []events.SQSMessage{
+		message("m1", `{"instance":"i3","kind":"ledger"}`),
+	}})
+	if err != nil || !slices.Equal(failed(out), []string{"m1"}) || len(s.jobs) != 0 {
+		t.Errorf("answered %v, %v after %+v", failed(out), err, s.jobs)
+	}
+}
+
+func TestTheSampleBatchIsUnderstood(t *testing.T) {
+	data, err := os.ReadFile("../../events/reclaim.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var batch events.SQSEvent
+	if err := json.Unmarshal(data, &batch); err != nil {
+		t.Fatal(err)
+	}
+	s := &script{}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	out, err := handler{s, slog.New(slog.DiscardHandler)}.handle(ctx, batch)
+	if err != nil || len(out.BatchItemFailures) != 0 || len(s.jobs) != len(batch.Records) || len(s.jobs) == 0 {
+		t.Errorf("answered %v, %v after %+v", failed(out), err, s.jobs)
+	}
+}

@@ -1,0 +1,27 @@
+// Command reclaim ends the sandboxes of ended runs, or keeps them warm. It fails
+// single messages, never a batch.
+package main
+
+import (
+	"github.com/aws/aws-lambda-go/lambda"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/ecs"
+	"github.com/sandkeeper/sandkeeper/internal/boot"
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/ddb"
+	"github.com/sandkeeper/sandkeeper/internal/ecstask"
+	"github.com/sandkeeper/sandkeeper/internal/names"
+)
+
+func main() {
+	b := boot.New(names.Reclaim)
+	db := dynamodb.NewFromConfig(b.AWS)
+	boxes := ddb.NewSandboxes(db, b.Get(names.SandboxesTable))
+	tasks := &ecstask.Tasks{ECS: ecs.NewFromConfig(b.AWS)}
+	reclaimer := &core.Reclaimer{
+		Runs: ddb.NewRuns(db, b.Get(names.RunsTable)), Sandboxes: boxes, Ledger: boxes, Controls: boxes,
+		Transactions: ddb.NewTransactions(db, b.Get(names.RunsTable), b.Get(names.SandboxesTable)), Breaker: boxes, Tasks: tasks, Stopper: tasks, Checkpoints: core.NoCheckpoints{},
+		Provider: ecstask.Provider, Limits: core.DefaultLimits,
+	}
+	lambda.StartHandlerFunc(handler{reclaimer, b.Log}.handle)
+}
