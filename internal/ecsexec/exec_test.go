@@ -50,8 +50,8 @@ func TestExec(t *testing.T) {
 				t.Errorf("got %q, exit %d; want %q, exit %d", got.Stdout, got.Exit, c.stdout, c.exit)
 			}
 			g.stop()
-			if g.interrupts != 1 {
-				t.Errorf("interrupts: got %d, want 1", g.interrupts)
+			if g.interrupts == 0 {
+				t.Error("the command was left to linger")
 			}
 		})
 	}

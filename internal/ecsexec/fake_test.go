@@ -38,6 +38,7 @@ type gateway struct {
 	cutAfter   int           // closes the socket at this output message
 	closeText  string        // if set, no command starts: channel_closed brings this
 	digest     bool          // false leaves the digest wrong on each message's first copy
+	leak       bool          // puts the session's id and token into closeText
 	drain      time.Duration // how long an ended command's output is repaired
 	shell      string        // stands in for /bin/sh
 	environ    []string
@@ -115,6 +116,9 @@ func (g *gateway) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a := &agent{g: g, conn: conn, early: map[int64][]byte{}, random: mrand.New(mrand.NewPCG(g.faults.seed, 1))}
+	if g.leak {
+		a.g.closeText += strings.TrimPrefix(r.URL.Path, "/v1/data-channel/") + " " + session.token
+	}
 	a.run(r.Context(), session.command)
 }
 
@@ -131,7 +135,6 @@ type agent struct {
 	early   map[int64][]byte
 	outputs int
 	shaken  bool
-	waiting [][]byte // output read while a handshake is open
 }
 
 type flying struct {
@@ -173,8 +176,12 @@ func (a *agent) run(ctx context.Context, command string) {
 	if !a.shaken {
 		a.send(ctx, 5, []byte(`{"AgentVersion":"3.3","RequestedClientActions":[`+a.g.handshake+`]}`))
 	}
-	output, ended := a.spawn(a.g.words(command))
 	a.write(ctx, gatewayFrame("start_publication", nil))
+	var output <-chan []byte
+	var ended <-chan struct{}
+	if a.shaken {
+		output, ended = a.spawn(a.g.words(command))
+	}
 	var deadline <-chan time.Time
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
@@ -187,14 +194,13 @@ func (a *agent) run(ctx context.Context, command string) {
 			if !a.receive(ctx, b) {
 				return
 			}
+			if a.shaken && ended == nil {
+				output, ended = a.spawn(a.g.words(command))
+			}
 		case b, open := <-output:
 			if !open {
 				output = nil
 				deadline = time.After(a.g.drain)
-				continue
-			}
-			if !a.shaken {
-				a.waiting = append(a.waiting, b)
 				continue
 			}
 			if a.g.onOutput != nil {
@@ -207,7 +213,7 @@ func (a *agent) run(ctx context.Context, command string) {
 			}
 		case <-ticker.C:
 			a.resend(ctx)
-			if output == nil && len(a.flight) == 0 {
+			if ended != nil && output == nil && len(a.flight) == 0 {
 				<-ended
 				a.close(ctx, "")
 				return
@@ -349,9 +355,6 @@ func (a *agent) input(ctx context.Context, b []byte) bool {
 		}
 		a.shaken = true
 		a.send(ctx, 7, []byte(`{"HandshakeTimeToComplete":1000,"CustomerMessage":""}`))
-		for _, b := range a.waiting {
-			a.send(ctx, 1, b)
-		}
 	}
 	return true
 }

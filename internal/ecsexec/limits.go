@@ -19,8 +19,9 @@ type Limits struct {
 	// still repaired. A long linger holds one of the agent's two slots when the
 	// client vanishes; a client that is there ends it at once. 10 s.
 	Linger time.Duration
-	// Parting bounds the good-bye: the interrupt's way to the agent, once the answer
-	// is known. 1 s.
+	// Parting bounds the good-bye, once the answer is known or given up: until the
+	// agent has closed the session. It takes a round trip, or up to the agent's own
+	// 2 s where messages are lost; it can exceed the caller's deadline. 2 s.
 	Parting time.Duration
 
 	Stdout int // largest answer in bytes; one byte more is an error, never a cut answer; 4 MiB
@@ -37,7 +38,7 @@ func DefaultLimits() Limits {
 		Whole:       45 * time.Second,
 		Ping:        30 * time.Second,
 		Linger:      10 * time.Second,
-		Parting:     time.Second,
+		Parting:     2 * time.Second,
 		Stdout:      4 << 20,
 		Input:       1 << 20,
 	}

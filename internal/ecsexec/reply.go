@@ -91,12 +91,12 @@ func (r *reply) next() bool {
 // result decodes the answer; valid once add reported the trailer. It returns the
 // trailer's word as a [wordError] where that is not a status.
 func (r *reply) result() (stdout []byte, exit int, err error) {
-	exit, err = strconv.Atoi(r.word)
+	status, err := strconv.ParseUint(r.word, 10, 8)
 	if err != nil {
 		return nil, 0, wordError(r.word)
 	}
-	if exit < 0 || exit > 255 || r.from == 0 {
-		return nil, 0, fmt.Errorf("%w: status %d", errGarbled, exit)
+	if r.from == 0 {
+		return nil, 0, fmt.Errorf("%w: a trailer without a beginning", errGarbled)
 	}
 	stdout, err = decode(r.text[r.from:r.until])
 	if err != nil {
@@ -105,13 +105,13 @@ func (r *reply) result() (stdout []byte, exit int, err error) {
 	if len(stdout) > r.limit {
 		return nil, 0, errTooLarge
 	}
-	return stdout, exit, nil
+	return stdout, int(status), nil
 }
 
 // wordError is a trailer without a status.
 type wordError string
 
-func (e wordError) Error() string { return "the shell answered " + string(e) }
+func (e wordError) Error() string { return fmt.Sprintf("the shell answered %q", string(e)) }
 
 // decode reads base64 in lines. All lines but the last must be equally long, which
 // is how foreign text that happens to be base64 is told from the answer.

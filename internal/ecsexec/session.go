@@ -142,7 +142,7 @@ func (s *session) run(ctx context.Context, token string) (core.ExecResult, *fail
 	}
 	v := s.converse(ctx, link, arrivals)
 	if !s.over && !s.stream.paused {
-		s.part(link, arrivals, v.failure == nil)
+		s.part(link, arrivals)
 	}
 	if v.failure != nil {
 		return core.ExecResult{}, v.failure
@@ -304,21 +304,17 @@ func cut(ctx context.Context, err error) verdict {
 }
 
 // part types the interrupt, so that the command leaves its slot, and stays until the
-// channel is closed: an agent whose client is gone stops reading, and so does not
-// notice that its command has ended. A message lost on the way is repeated like any
-// other, and the interrupt is typed again, for a shell that is just starting a program
-// can lose it. Its own deadline bounds it all: the caller's may be over.
-func (s *session) part(link context.Context, arrivals <-chan arrival, answered bool) {
+// session is closed: an agent whose client is gone stops reading, and so does not
+// notice that its command has ended. The interrupt is typed again meanwhile, for a
+// shell that is just starting a program can lose it. Its own deadline bounds it all:
+// the caller's may be over.
+func (s *session) part(link context.Context, arrivals <-chan arrival) {
 	ctx, cancel := context.WithTimeout(link, s.limits.Parting)
 	defer cancel()
 	again := time.NewTicker(s.limits.Parting / interrupts)
 	defer again.Stop()
 	s.stream.waiting = nil
-	// In an open handshake typing is thrown away; but our refusal must get there.
-	refusing := s.stream.handshaking
-	if !refusing {
-		s.stream.enqueue(time.Now(), []byte(interruptKey))
-	}
+	s.interrupt()
 	for {
 		wait, err := s.flush(link)
 		if err != nil {
@@ -330,12 +326,18 @@ func (s *session) part(link context.Context, arrivals <-chan arrival, answered b
 				return
 			}
 		case <-again.C:
-			if s.stream.idle() {
-				s.stream.enqueue(time.Now(), []byte(interruptKey))
-			}
+			s.interrupt()
 		case <-wait:
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// interrupt types the interrupt, unless one is still on its way. In an open handshake
+// typing is thrown away, and the refusal under way closes the session by itself.
+func (s *session) interrupt() {
+	if !s.stream.handshaking && s.stream.idle() {
+		s.stream.enqueue(time.Now(), []byte(interruptKey))
 	}
 }
