@@ -246,6 +246,18 @@ func TestItAccusesAMessageBeforeTheEnd(t *testing.T) {
 	}
 }
 
+func TestItAccusesBytesWithoutASegment(t *testing.T) {
+	told := &complaints{TB: t}
+	s := mem.New(told)
+	s.SeedLaunched(attached())
+	if _, err := s.Update(t.Context(), key, core.Append{Epoch: 1, From: 0, End: 3}); err != nil {
+		t.Fatal(err)
+	}
+	if !told.about("with their segment") {
+		t.Errorf("told %q", told.text)
+	}
+}
+
 func TestItAccusesASegmentWithoutItsBytes(t *testing.T) {
 	told := &complaints{TB: t}
 	s := mem.New(told)

@@ -60,6 +60,9 @@ func (p *Process) Create(ctx context.Context, r core.Run) (core.Run, error) {
 // Update carries out one transition.
 func (p *Process) Update(ctx context.Context, key core.RunKey, t core.Transition) (core.Run, error) {
 	return get(ctx, p, t.Name(), func(s *Store) (core.Run, error) {
+		if a, ok := t.(core.Append); ok {
+			s.accuse(a.End == a.From, "append", "run "+key.String(), "bytes are appended with their segment (I4)")
+		}
 		after, landed, err := s.apply(key, t)
 		if err != nil || landed {
 			return clone(after), err

@@ -31,6 +31,9 @@ type Stores struct {
 	Controls     core.Controls
 	Settings     core.ControlWriter
 	Audit        core.AuditLog
+	Notes        core.Notes
+	Cursors      core.Cursors
+	Budget       core.Budget
 	Seed         Seed
 }
 

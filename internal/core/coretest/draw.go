@@ -21,8 +21,8 @@ var (
 	instances = rapid.SampledFrom([]core.InstanceID{"", "i1", "i2"})
 	rows      = rapid.SampledFrom([]core.Row{core.RowNone, core.RowDetached, core.RowLapse, core.RowPause, core.RowCancel, core.RowReclaim})
 	statuses  = rapid.SampledFrom([]core.Status{core.Running, core.Running, core.Running, core.Interrupted, core.Completed, core.Failed, core.Aborted})
-	endings   = rapid.SampledFrom([]core.EndReason{"", core.EndExpired, core.EndCancelled, core.EndDied, core.EndNeverStarted, core.EndLost})
-	outcomes  = rapid.SampledFrom([]core.ReclaimOutcome{"", core.ReclaimHeld, core.ReclaimDestroyed})
+	endings   = rapid.SampledFrom([]core.EndReason{"", core.EndExpired, core.EndExpired, core.EndExpired, core.EndCancelled, core.EndDied, core.EndNeverStarted, core.EndLost})
+	outcomes  = rapid.SampledFrom([]core.ReclaimOutcome{"", core.ReclaimHeld, core.ReclaimDestroyed, core.ReclaimIdled})
 	kinds     = rapid.SampledFrom([]core.ReclaimKind{core.ReclaimNone, core.ReclaimEnd, core.ReclaimIdle})
 	states    = rapid.SampledFrom([]core.LedgerState{core.LedgerIntent, core.LedgerRunning, core.LedgerStopping, core.LedgerClosed})
 	booleans  = rapid.Bool()
@@ -131,7 +131,7 @@ var runTransitions = map[string]drawing[core.Run, core.Transition]{
 		return core.CancelDue{DueAt: dueAt(rt, r)}
 	}},
 	"Attach": {shape: live, draw: drawAttach},
-	"Claim":  {shape: live, draw: drawClaim},
+	"Claim":  {shape: claimable, draw: drawClaim},
 	"Release": {draw: func(rt *rapid.T, r core.Run) core.Transition {
 		return core.Release{Epoch: as(rt, "epoch", r.Epoch, epochs)}
 	}},
@@ -193,7 +193,7 @@ func drawClaim(rt *rapid.T, r core.Run) core.Transition {
 		Seen: as(rt, "epoch", r.Epoch, epochs), Since: as(rt, "since", since, times), Nonce: nonces.Draw(rt, "mine"),
 		Now: moments.Draw(rt, "now"), Until: moments.Draw(rt, "until"), Ending: endings.Draw(rt, "to end"),
 		AboutTask: booleans.Draw(rt, "about task"), Instance: as(rt, "instance", r.Instance, instances),
-		TaskARN: as(rt, "task", r.TaskARN, tasks), TTLSeconds: as(rt, "ttl", r.TTLSeconds, sizes),
+		TaskARN: as(rt, "task", r.TaskARN, tasks), TTLSeconds: rapid.SampledFrom([]int64{r.TTLSeconds, r.TTLSeconds, r.TTLSeconds + 1}).Draw(rt, "ttl"),
 	}
 }
 
@@ -247,6 +247,13 @@ func drawNameInstance(rt *rapid.T, r core.Run) core.Transition {
 		Epoch: as(rt, "epoch", r.Epoch, epochs), Old: as(rt, "old", r.Instance, instances), Instance: instances.Draw(rt, "new"),
 		Key: "k", Provider: texts.Draw(rt, "becomes provider"), Cluster: texts.Draw(rt, "becomes cluster"),
 	}
+}
+
+// claimable is a detached run without a live claim; it may be ending or held.
+func claimable(rt *rapid.T, r core.Run) core.Run {
+	r.Status, r.Row, r.ClaimUntil = core.Running, core.RowDetached, 0
+	r.Hold.Until = rapid.SampledFrom([]core.Millis{0, 9000}).Draw(rt, "held until")
+	return placed(rt, r)
 }
 
 // drawSandbox draws any instance record.

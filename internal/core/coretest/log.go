@@ -33,7 +33,7 @@ func RunLog(t *testing.T, open Open) {
 func piece(epoch, from int64, text string) (core.Append, core.Segment) {
 	sum := sha256.Sum256([]byte(text))
 	end := from + int64(len(text))
-	a := core.Append{Epoch: epoch, From: from, End: end, Hash: []byte(fmt.Sprintf("state at %d", end)), Tail: []byte(text)}
+	a := core.Append{Epoch: epoch, From: from, End: end, Hash: fmt.Appendf(nil, "state at %d", end), Tail: []byte(text)}
 	return a, core.Segment{From: from, End: end, Epoch: epoch, SHA256: hex.EncodeToString(sum[:]), Inline: []byte(text)}
 }
 

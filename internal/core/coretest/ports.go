@@ -182,3 +182,97 @@ func countOne(t *testing.T, s Stores) error {
 		}
 	}
 }
+
+// Notes checks the contract of [core.Notes].
+func Notes(t *testing.T, open Open) {
+	k := core.RunKey{Tenant: "acme", Run: "r"}
+	t.Run("Note of none is the zero note", func(t *testing.T) {
+		got, err := open(t).Notes.Note(t.Context(), k)
+		must(t, err)
+		equal(t, "note", got, core.Note{})
+	})
+	t.Run("PutNote replaces it, and no other's, and not the record", func(t *testing.T) {
+		s := open(t)
+		must(t, s.Seed.Run(t.Context(), detached("acme", "r")))
+		whole := core.Note{
+			At: 1, UnknownSince: 2, Reason: "target-not-connected", Healing: core.Retry, Count: 3,
+			DeadSince: 4, DeadAs: core.DeadGone, Missing: 5,
+		}
+		for _, want := range []core.Note{whole, {At: 6}} {
+			must(t, s.Notes.PutNote(t.Context(), k, want))
+			got, err := s.Notes.Note(t.Context(), k)
+			must(t, err)
+			equal(t, "note", got, want)
+		}
+		got, err := s.Notes.Note(t.Context(), core.RunKey{Tenant: "beta", Run: "r"})
+		must(t, err)
+		equal(t, "another tenant's note", got, core.Note{})
+		r, err := s.Runs.Run(t.Context(), k)
+		must(t, err)
+		equal(t, "the record", r, detached("acme", "r"))
+		segments, err := s.Log.Segments(t.Context(), k)
+		must(t, err)
+		equal(t, "segments", len(segments), 0)
+	})
+}
+
+// Cursors checks the contract of [core.Cursors].
+func Cursors(t *testing.T, open Open) {
+	first := core.Cursor{Shard: 3, AfterSince: 5, AfterRun: "acme/r", LapStarted: 7}
+	t.Run("Cursor of none is at the beginning", func(t *testing.T) {
+		got, err := open(t).Cursors.Cursor(t.Context(), 3)
+		must(t, err)
+		equal(t, "cursor", got, core.Cursor{Shard: 3})
+	})
+	t.Run("MoveCursor moves one that is as read, each shard's own", func(t *testing.T) {
+		s := open(t)
+		must(t, s.Cursors.MoveCursor(t.Context(), core.Cursor{Shard: 3}, first))
+		must(t, s.Cursors.MoveCursor(t.Context(), core.Cursor{Shard: 3}, first)) // its own success
+		next := core.Cursor{Shard: 3, AfterSince: 9, AfterRun: "acme/s"}
+		must(t, s.Cursors.MoveCursor(t.Context(), first, next))
+		got, err := s.Cursors.Cursor(t.Context(), 3)
+		must(t, err)
+		equal(t, "cursor", got, next)
+		got, err = s.Cursors.Cursor(t.Context(), 4)
+		must(t, err)
+		equal(t, "another shard's", got, core.Cursor{Shard: 4})
+	})
+	t.Run("MoveCursor of one that moved meanwhile is refused", func(t *testing.T) {
+		s := open(t)
+		must(t, s.Cursors.MoveCursor(t.Context(), core.Cursor{Shard: 3}, first))
+		refusedAs(t, s.Cursors.MoveCursor(t.Context(), core.Cursor{Shard: 3}, core.Cursor{Shard: 3, AfterSince: 9}), "cursor")
+		got, err := s.Cursors.Cursor(t.Context(), 3)
+		must(t, err)
+		equal(t, "cursor", got, first)
+	})
+}
+
+// Budget checks the contract of [core.Budget].
+func Budget(t *testing.T, open Open) {
+	t.Run("Take gives what is wanted, then what is left, then nothing", func(t *testing.T) {
+		s := open(t)
+		for _, want := range []int{4, 4, 2, 0} {
+			got, err := s.Budget.Take(t.Context(), 60_000, 4, 10)
+			must(t, err)
+			equal(t, "tokens", got, want)
+		}
+		got, err := s.Budget.Take(t.Context(), 120_000, 4, 10)
+		must(t, err)
+		equal(t, "tokens of the next minute", got, 4)
+	})
+	t.Run("Take by many at once never gives more than there is", func(t *testing.T) {
+		s := open(t)
+		got := make([]int, 6)
+		must(t, errors.Join(together(len(got), func(i int) (err error) {
+			got[i], err = s.Budget.Take(t.Context(), 60_000, 3, 10)
+			return err
+		})...))
+		sum := 0
+		for _, n := range got {
+			sum += n
+		}
+		if sum > 10 || sum == 0 {
+			t.Errorf("took %v of 10", got)
+		}
+	})
+}
