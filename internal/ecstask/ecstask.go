@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/ecs"
@@ -177,11 +178,12 @@ func tags(m map[string]string) []types.Tag {
 }
 
 func failures(all []types.Failure) string {
-	text := "ECS started no task"
+	var text strings.Builder
+	text.WriteString("ECS started no task")
 	for _, f := range all {
-		text += ": " + value(f.Reason) + " " + value(f.Detail)
+		text.WriteString(": " + value(f.Reason) + " " + value(f.Detail))
 	}
-	return text
+	return text.String()
 }
 
 // leaving are the statuses of a task on its way to STOPPED.
