@@ -51,8 +51,17 @@ type RunIndex interface {
 	Detached(ctx context.Context, shard int) ([]IndexEntry, error)
 	// Due lists a shard's due rows up to until, inclusive, oldest first, all pages.
 	Due(ctx context.Context, shard int, until Millis) ([]IndexEntry, error)
-	// Load reads records consistently, in any order; absent ones are left out.
-	Load(ctx context.Context, keys []RunKey) ([]Run, error)
+	// Load reads records consistently, in any order; absent ones are left out. Records
+	// that are there and cannot be understood come back apart, by themselves: one bad
+	// record must not keep a sweep from the others.
+	Load(ctx context.Context, keys []RunKey) ([]Run, []Unreadable, error)
+}
+
+// Unreadable is a record that this code does not understand: another schema version,
+// an unknown status, a member of the wrong kind. Nothing is done about its run.
+type Unreadable struct {
+	RunKey
+	Err error
 }
 
 // SandboxIndex lists idle sandboxes and open ledger rows that are due.
@@ -167,11 +176,14 @@ func (s *Sweep) Run(ctx context.Context, request SweepRequest) (SweepReport, err
 	if err != nil {
 		return SweepReport{}, fmt.Errorf("sweep: %w", err)
 	}
-	runs, err := s.load(ctx, found.runs)
+	runs, bad, err := s.load(ctx, found.runs)
 	if err != nil {
 		return SweepReport{}, fmt.Errorf("sweep: %w", err)
 	}
 	report := newReport()
+	for _, b := range bad {
+		report.add(RunReport{RunKey: b.RunKey, Outcome: FailedSweep, Error: b.Err.Error()})
+	}
 	p := policy{limits: s.Limits, control: control, acts: control.Acts() && request.Mode != ModePlan, named: len(request.keys()) > 0}
 	if p.acts && request.Mode != ModeApply {
 		s.settle(ctx, found.sandboxes, &report)
@@ -179,7 +191,7 @@ func (s *Sweep) Run(ctx context.Context, request SweepRequest) (SweepReport, err
 	}
 	runs = s.turn(ctx, runs, p, &report)
 	candidates := slices.DeleteFunc(runs, func(r Run) bool { return !candidate(r, MillisOf(begun)) })
-	report.Considered = len(candidates)
+	report.Considered = len(candidates) + len(bad)
 	jobs := s.examine(ctx, candidates, p, begun, &report)
 	if request.Mode == ModeApply {
 		jobs = unchanged(jobs, request.Plan, &report)
@@ -251,7 +263,7 @@ func (s *Sweep) list(ctx context.Context, request SweepRequest, now Millis) (lis
 }
 
 // load reads the listed records, each once, oldest entry first.
-func (s *Sweep) load(ctx context.Context, entries []IndexEntry) ([]Run, error) {
+func (s *Sweep) load(ctx context.Context, entries []IndexEntry) ([]Run, []Unreadable, error) {
 	slices.SortStableFunc(entries, func(a, b IndexEntry) int { return cmp.Compare(a.At, b.At) })
 	order := make(map[RunKey]int, len(entries))
 	keys := make([]RunKey, 0, len(entries))
@@ -262,14 +274,14 @@ func (s *Sweep) load(ctx context.Context, entries []IndexEntry) ([]Run, error) {
 		}
 	}
 	if len(keys) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
-	runs, err := s.Index.Load(ctx, keys)
+	runs, bad, err := s.Index.Load(ctx, keys)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	slices.SortFunc(runs, func(a, b Run) int { return cmp.Compare(order[a.RunKey], order[b.RunKey]) })
-	return runs, nil
+	return runs, bad, nil
 }
 
 // turn moves lapsed attachments and due cancels into the detached index, so that

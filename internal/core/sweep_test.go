@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"testing"
@@ -191,4 +192,23 @@ func TestAFailedListingIsAnError(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestOneBadRecordKeepsNoOtherRunWaiting: it is reported, and the sweep goes on.
+func TestOneBadRecordKeepsNoOtherRunWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.left("bad", "x")
+		w.left("zero", "done\n")
+		w.fleet.Exit("bad", 0)
+		w.fleet.Exit("zero", 0)
+		w.store.Spoil(key("bad"), errors.New("schema version 9, want 1"))
+		want := map[core.RunID]core.Outcome{"bad": core.FailedSweep, "zero": core.Finalized}
+		if got := outcomes(w.tick()); !maps.Equal(got, want) {
+			t.Errorf("outcomes %v, want %v", got, want)
+		}
+		if r := w.run("bad"); r.Status != core.Running || r.Epoch != 1 {
+			t.Errorf("the bad record was touched: %+v", r)
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 
 	"github.com/aws/aws-sdk-go-v2/feature/dynamodb/attributevalue"
 	"github.com/aws/aws-sdk-go-v2/feature/dynamodb/expression"
@@ -251,47 +252,88 @@ func decodeIndex(it item) (indexRow, core.RunKey, error) {
 // batch is the most that one BatchGetItem may ask for.
 const batch = 100
 
-// Load reads records, absent ones left out. A record that does not parse fails it.
-func (s *Runs) Load(ctx context.Context, keys []core.RunKey) ([]core.Run, error) {
+// batchWidth is how many of them are under way at a time.
+const batchWidth = 8
+
+// Load reads records, absent ones left out. One that does not parse comes back apart.
+func (s *Runs) Load(ctx context.Context, keys []core.RunKey) ([]core.Run, []core.Unreadable, error) {
 	distinct := map[string]item{} // DynamoDB refuses a key asked for twice
 	for _, k := range keys {
 		distinct[runPK(k)] = key(runPK(k), skRun)
 	}
-	var out []core.Run
-	for chunk := range slices.Chunk(slices.Collect(maps.Values(distinct)), batch) {
-		runs, err := s.load(ctx, chunk)
-		if err != nil {
-			return nil, fmt.Errorf("load %d runs: %w", len(keys), err)
-		}
-		out = append(out, runs...)
+	chunks := slices.Collect(slices.Chunk(slices.Collect(maps.Values(distinct)), batch))
+	answers := make([]loaded, len(chunks))
+	next := make(chan int)
+	var wg sync.WaitGroup
+	for range min(batchWidth, len(chunks)) {
+		wg.Go(func() {
+			for i := range next {
+				answers[i].err = s.load(ctx, chunks[i], &answers[i])
+			}
+		})
 	}
-	return out, nil
+	for i := range chunks {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	var all loaded
+	for _, a := range answers {
+		if a.err != nil {
+			return nil, nil, fmt.Errorf("load %d runs: %w", len(keys), a.err)
+		}
+		all.runs, all.bad = append(all.runs, a.runs...), append(all.bad, a.bad...)
+	}
+	return all.runs, all.bad, nil
+}
+
+// loaded is what one batch brought.
+type loaded struct {
+	runs []core.Run
+	bad  []core.Unreadable
+	err  error
 }
 
 // errUnprocessed tells that a batch did not get through, however often it was sent.
 var errUnprocessed = errors.New("keys left unprocessed")
 
-func (s *Runs) load(ctx context.Context, keys []item) ([]core.Run, error) {
-	var out []core.Run
+func (s *Runs) load(ctx context.Context, keys []item, into *loaded) error {
 	for try := range conflictTries {
 		request := map[string]types.KeysAndAttributes{s.table: {Keys: keys, ConsistentRead: new(true)}}
 		answer, err := send(ctx, s.client.BatchGetItem, &dynamodb.BatchGetItemInput{RequestItems: request})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for _, it := range answer.Responses[s.table] {
-			r, err := decodeRun(it)
-			if err != nil {
-				return nil, err
+			if err := into.add(it); err != nil {
+				return err
 			}
-			out = append(out, r)
 		}
 		if keys = answer.UnprocessedKeys[s.table].Keys; len(keys) == 0 {
-			return out, nil
+			return nil
 		}
 		if err := pause(ctx, backoff(try)); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return nil, fmt.Errorf("%d %w", len(keys), errUnprocessed)
+	return fmt.Errorf("%d %w", len(keys), errUnprocessed)
+}
+
+// add takes a record. Only one whose key does not say whose it is fails the batch.
+func (l *loaded) add(it item) error {
+	r, err := decodeRun(it)
+	if err == nil {
+		l.runs = append(l.runs, r)
+		return nil
+	}
+	var h head
+	if unmarshal := attributevalue.UnmarshalMap(it, &h); unmarshal != nil {
+		return errors.Join(err, unmarshal)
+	}
+	k, parse := parseRunPK(h.PK)
+	if parse != nil {
+		return errors.Join(err, parse)
+	}
+	l.bad = append(l.bad, core.Unreadable{RunKey: k, Err: err})
+	return nil
 }

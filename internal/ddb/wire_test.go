@@ -387,7 +387,7 @@ func TestLoadAsksAgainForWhatWasLeft(t *testing.T) {
 		_, _ = io.WriteString(w, `{"Responses":{"runs":[`+item+`]}}`)
 	})
 	k := core.RunKey{Tenant: "a", Run: "r"}
-	got, err := ddb.NewRuns(client, "runs").Load(t.Context(), []core.RunKey{k, k})
+	got, _, err := ddb.NewRuns(client, "runs").Load(t.Context(), []core.RunKey{k, k})
 	if err != nil || len(got) != 1 || got[0].RunKey != k {
 		t.Fatalf("Load = %v, %v", got, err)
 	}
@@ -395,8 +395,21 @@ func TestLoadAsksAgainForWhatWasLeft(t *testing.T) {
 		t.Errorf("first request: %+v, want each key once, consistently", keys)
 	}
 	client, _ = dial(t, says(`{"Responses":{},"UnprocessedKeys":{"runs":{"Keys":[{"pk":{"S":"a#r"},"sk":{"S":"run"}}]}}}`))
-	if got, err := ddb.NewRuns(client, "runs").Load(t.Context(), []core.RunKey{k}); err == nil {
+	if got, _, err := ddb.NewRuns(client, "runs").Load(t.Context(), []core.RunKey{k}); err == nil {
 		t.Errorf("Load = %v for keys that are never processed", got)
+	}
+}
+
+func TestARecordThatDoesNotParseComesBackApart(t *testing.T) {
+	good := `{"pk":{"S":"a#r"},"sk":{"S":"run"},"v":{"N":"1"},"tenant":{"S":"a"},"run":{"S":"r"},"status":{"S":"running"}}`
+	bad := `{"pk":{"S":"a#bad"},"sk":{"S":"run"},"v":{"N":"9"},"tenant":{"S":"a"},"run":{"S":"bad"},"status":{"S":"running"}}`
+	client, _ := dial(t, says(`{"Responses":{"runs":[`+bad+`,`+good+`]}}`))
+	runs, apart, err := ddb.NewRuns(client, "runs").Load(t.Context(), []core.RunKey{{Tenant: "a", Run: "r"}, {Tenant: "a", Run: "bad"}})
+	if err != nil || len(runs) != 1 || runs[0].RunKey.Run != "r" {
+		t.Errorf("Load = %v, %v", runs, err)
+	}
+	if len(apart) != 1 || apart[0].RunKey != (core.RunKey{Tenant: "a", Run: "bad"}) || apart[0].Err == nil {
+		t.Errorf("apart: %+v", apart)
 	}
 }
 

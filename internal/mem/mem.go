@@ -72,6 +72,7 @@ type Store struct {
 	control  core.Control
 	audit    []core.AuditEntry
 	notes    map[core.RunKey]core.Note
+	spoiled  map[core.RunKey]error
 	cursors  map[int]core.Cursor
 	taken    map[core.Millis]int
 
@@ -92,6 +93,7 @@ func New(t testing.TB) *Store {
 		rows:     map[core.InstanceID]core.LedgerRow{},
 		blobs:    map[string][]byte{},
 		notes:    map[core.RunKey]core.Note{},
+		spoiled:  map[core.RunKey]error{},
 		cursors:  map[int]core.Cursor{},
 		taken:    map[core.Millis]int{},
 		runLog:   map[core.RunKey][]change[core.IndexEntry]{},

@@ -174,14 +174,28 @@ func (s *Store) entries(shard int, want func(core.IndexEntry) bool) []core.Index
 }
 
 // Load reads records; absent ones are left out.
-func (p *Process) Load(ctx context.Context, keys []core.RunKey) ([]core.Run, error) {
-	return get(ctx, p, "load runs", func(s *Store) ([]core.Run, error) {
+func (p *Process) Load(ctx context.Context, keys []core.RunKey) ([]core.Run, []core.Unreadable, error) {
+	var bad []core.Unreadable
+	runs, err := get(ctx, p, "load runs", func(s *Store) ([]core.Run, error) {
 		var out []core.Run
 		for _, key := range keys {
-			if r, ok := s.runs[key]; ok {
+			if err := s.spoiled[key]; err != nil {
+				bad = append(bad, core.Unreadable{RunKey: key, Err: err})
+			} else if r, ok := s.runs[key]; ok {
 				out = append(out, clone(r))
 			}
 		}
 		return out, nil
 	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return runs, bad, nil
+}
+
+// Spoil makes a run's record one that cannot be understood when it is loaded.
+func (s *Store) Spoil(key core.RunKey, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spoiled[key] = err
 }

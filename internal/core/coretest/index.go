@@ -126,13 +126,14 @@ func indexLoad(t *testing.T, s Stores) {
 		want[r.RunKey] = r
 		keys = append(keys, r.RunKey, core.RunKey{Tenant: "acme", Run: core.RunID(fmt.Sprint("absent", i))})
 	}
-	got, err := s.Index.Load(t.Context(), keys)
+	got, bad, err := s.Index.Load(t.Context(), keys)
 	must(t, err)
 	equal(t, "loaded", len(got), len(want))
+	equal(t, "unreadable", len(bad), 0)
 	for _, r := range got {
 		equal(t, "loaded "+r.RunKey.String(), r, want[r.RunKey])
 	}
-	got, err = s.Index.Load(t.Context(), nil)
+	got, _, err = s.Index.Load(t.Context(), nil)
 	must(t, err)
 	equal(t, "loaded for no keys", len(got), 0)
 }

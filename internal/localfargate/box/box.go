@@ -30,6 +30,11 @@ const (
 // from [JournalDir]; it is set only where boxes share one /tmp.
 const JournalVar = "SANDKEEPER_JOURNAL_DIR"
 
+// InitVar is the environment variable that says whose user and environment an
+// agent gets. Where boxes share the host's processes, process 1 is not theirs: it is
+// "self" there, the exec session's own.
+const InitVar = "SANDKEEPER_INIT_PID"
+
 // JournalDir is where journals lie, as seen from inside a box with its own /tmp.
 const JournalDir = "/tmp/sandkeeper-runs"
 

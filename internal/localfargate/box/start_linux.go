@@ -121,7 +121,7 @@ func boxEnv(spec Spec) []string {
 	env := append([]string{}, spec.Env...)
 	if spec.Isolation == Directory {
 		tmp := filepath.Join(spec.Dir, "tmp")
-		env = append(env, "TMPDIR="+tmp, JournalVar+"="+HostJournalDir(spec.Dir))
+		env = append(env, "TMPDIR="+tmp, JournalVar+"="+HostJournalDir(spec.Dir), InitVar+"=self")
 	}
 	return append(env, marker+"="+spec.ID)
 }
