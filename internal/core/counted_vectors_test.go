@@ -5,8 +5,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // compareVectors runs check as [forEachVector] does, says how many of the file's
@@ -35,6 +37,34 @@ func compareVectors(t *testing.T, file string, check func(t *testing.T, c vector
 
 func listedVector(file string, c vectorCase) bool {
 	return slices.ContainsFunc(vectorExemptions, func(e vectorExemption) bool { return e.file == file && e.covers(c) })
+}
+
+// vectorNumber is a number of the vectors, among them those that JSON lacks.
+type vectorNumber float64
+
+// UnmarshalJSON reads a JSON number, or {"$number": text}.
+func (n *vectorNumber) UnmarshalJSON(data []byte) error {
+	if json.Unmarshal(data, (*float64)(n)) == nil {
+		return nil
+	}
+	var odd struct {
+		Text string `json:"$number"`
+	}
+	if err := json.Unmarshal(data, &odd); err != nil {
+		return err
+	}
+	value, err := strconv.ParseFloat(odd.Text, 64)
+	*n = vectorNumber(value)
+	return err
+}
+
+// milliseconds is n as a duration, a century at most.
+func (n vectorNumber) milliseconds() time.Duration {
+	const century = 100 * 365 * 24 * time.Hour
+	if d := float64(n) * float64(time.Millisecond); d < float64(century) {
+		return time.Duration(d)
+	}
+	return century // also for what is no number: no time is ever over
 }
 
 // inBubble runs check in a bubble of its own.

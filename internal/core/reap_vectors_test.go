@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -28,7 +29,7 @@ var _ = exemptVectors(
 	reapListed("a recorded cancel ends a run, before its age is looked at (DESIGN 5.2), as cancelled (5.10)",
 		anyRun(func(in reapCase, r reapRun) bool { return in.considers(r) && r.CancelRequested == true })),
 	reapListed("an agent that exits with another status than 0 has failed (DESIGN 5.5)", anyRun(func(in reapCase, r reapRun) bool {
-		return in.drives(r) && !in.expired(r) && r.Probe.ExitCode != 0
+		return in.drives(r) && r.Probe.ExitCode != 0
 	})),
 	reapListed("no lock, lease or quiet log is waited for: the epoch is the condition of each write (DESIGN 4.4, 5.5, I3)",
 		anyRun(func(in reapCase, r reapRun) bool {
@@ -48,6 +49,8 @@ var _ = exemptVectors(
 	reapListed("an item that carries an epoch is never deleted (I11)", anyRun(func(_ reapCase, r reapRun) bool {
 		return slices.ContainsFunc(r.AtClaim, func(m *mutation) bool { return m != nil && m.Delete })
 	})),
+	reapListed("a claim carries what led to it, epoch and detachedSince as read (DESIGN 4.1, I8): whoever changed them is judged anew by the next sweep",
+		anyRun(reapCase.overtaken)),
 	reapListed("indexes lag, and say only what to look at (DESIGN 4.1): the record as it is read is no candidate",
 		anyRun(func(_ reapCase, r reapRun) bool { return r.Listed != nil })),
 )
@@ -65,12 +68,13 @@ func anyRun(rule func(in reapCase, r reapRun) bool) func(in reapCase) bool {
 
 // reapCase is one case of reap.
 type reapCase struct {
-	Now, DetachedRunTTLMs core.Millis
-	MaxRuns               *float64
-	RunBudgetMs           float64
-	List, Lock            string
-	NoReclaim             bool
-	Runs                  []reapRun
+	Now              core.Millis
+	DetachedRunTTLMs vectorNumber
+	MaxRuns          *vectorNumber
+	RunBudgetMs      vectorNumber
+	List, Lock       string
+	NoReclaim        bool
+	Runs             []reapRun
 }
 
 type reapRun struct {
@@ -117,7 +121,25 @@ func (in reapCase) considers(r reapRun) bool {
 }
 
 func (in reapCase) expired(r reapRun) bool {
-	return in.considers(r) && *r.DetachedSince <= in.Now-in.DetachedRunTTLMs
+	return in.considers(r) && in.old(*r.DetachedSince)
+}
+
+func (in reapCase) old(since core.Millis) bool {
+	return float64(since) <= float64(in.Now)-float64(in.DetachedRunTTLMs)
+}
+
+// overtaken tells whether somebody changes what the claim rests on, though not so
+// that the original minds.
+func (in reapCase) overtaken(r reapRun) bool {
+	return in.drives(r) && slices.ContainsFunc(r.AtClaim, func(m *mutation) bool {
+		if m == nil {
+			return false
+		}
+		since, left := m.Set["detachedSince"].(float64)
+		_, claimed := m.Set["driverEpoch"]
+		_, moved := m.Set["sandboxKey"]
+		return claimed || moved || left && (!in.expired(r) || in.old(core.Millis(since)))
+	})
 }
 
 // drives tells whether a sweep would end the run.
@@ -129,14 +151,14 @@ func (in reapCase) drives(r reapRun) bool {
 func (in reapCase) capped() bool {
 	most, n := 25.0, 0
 	if in.MaxRuns != nil {
-		most = *in.MaxRuns
+		most = math.Trunc(float64(*in.MaxRuns))
 	}
 	for _, r := range in.Runs {
 		if in.considers(r) {
 			n++
 		}
 	}
-	return float64(n) > max(0, float64(int(most)))
+	return n > 0 && !(float64(n) <= most) // what is no number caps all
 }
 
 // endless tells whether the driven stream has no end of its own.
@@ -267,9 +289,9 @@ func newReapWorld(t *testing.T, in reapCase) *reapWorld {
 		events: map[core.RunID][]string{}, probed: map[core.RunID]int{}, sent: map[core.RunID][]core.ReclaimJob{},
 	}
 	w.others = &scripted{t: t, store: w.store}
-	w.limits.RunTTL = time.Duration(in.DetachedRunTTLMs) * time.Millisecond
+	w.limits.RunTTL = in.DetachedRunTTLMs.milliseconds()
 	if in.RunBudgetMs > 0 {
-		w.limits.RunBudget = time.Duration(in.RunBudgetMs * float64(time.Millisecond))
+		w.limits.RunBudget = in.RunBudgetMs.milliseconds()
 	}
 	for _, r := range in.Runs {
 		w.by[r.RunID] = r
@@ -293,7 +315,7 @@ func (w *reapWorld) seed(in reapRun) {
 	case in.DetachedSince == nil:
 		r.Row, r.DueAt, r.AttachedUntil, r.DetachedSince = core.RowLapse, farOff, farOff, 0
 	default:
-		r.DetachedSince = *in.DetachedSince
+		r.DetachedSince = max(1, *in.DetachedSince) // 0 is no time here
 	}
 	if in.SandboxKey == "" {
 		r.SandboxKey, r.Instance, r.Provider = "", "", ""
@@ -568,6 +590,9 @@ func (w *reapWorld) compareRecord(r core.Run, want record) error {
 	}
 	if _, ok := want["finishedAt"]; !ok {
 		delete(have, "finishedAt")
+	}
+	if since, ok := want["detachedSince"].(float64); ok {
+		want["detachedSince"] = max(1, since)
 	}
 	if r.Status == core.Interrupted {
 		delete(want, "detachedSince")

@@ -11,12 +11,20 @@ import (
 
 var _ = exemptVectors(
 	vectorExemption{
-		file: "reclaim", cases: unlessQuirk(func(in reclaimCase) bool { return in.StoreDelete == "throws" && in.reaches() }),
+		file: "reclaim", cases: unlessQuirk(func(in reclaimCase) bool { return in.StoreDelete == "throws" && in.condemns() }),
 		reason: "the record goes before the task (DESIGN 6.6): where that transaction fails, nothing is stopped",
 	},
 	vectorExemption{
 		file: "reclaim", cases: unlessQuirk(func(in reclaimCase) bool { return in.live() && in.reaches() }),
 		reason: "a sandbox in which a run is not terminal is left alone (DESIGN 6.1, I7)",
+	},
+	vectorExemption{
+		file: "reclaim", cases: unlessQuirk(func(in reclaimCase) bool { return in.moved() && !in.live() && in.reaches() }),
+		reason: "a sandbox that a newer run has is in use (DESIGN 6.2, I7)",
+	},
+	vectorExemption{
+		file: "reclaim", cases: unlessQuirk(func(in reclaimCase) bool { return in.Record.SandboxKey != nil && *in.Record.SandboxKey == "" }),
+		reason: "a sandbox key is a digest (DESIGN 4.2): an empty one is none",
 	},
 )
 
@@ -24,7 +32,7 @@ var _ = exemptVectors(
 type reclaimCase struct {
 	Record struct {
 		RunID      core.RunID
-		SandboxKey core.SandboxKey
+		SandboxKey *core.SandboxKey
 		Status     core.Status
 	}
 	Provider                       string
@@ -36,11 +44,39 @@ type reclaimCase struct {
 // that has.
 func (in reclaimCase) live() bool { return in.Record.Status != "" && !in.Record.Status.Terminal() }
 
+// key is the run's sandbox key, empty if it has none.
+func (in reclaimCase) key() core.SandboxKey {
+	if in.Record.SandboxKey == nil {
+		return ""
+	}
+	return *in.Record.SandboxKey
+}
+
+// own is the record under the run's key.
+func (in reclaimCase) own() (instanceRecord, bool) {
+	i := slices.IndexFunc(in.Instances, func(i instanceRecord) bool { return i.Key == in.key() && i.Key != "" })
+	if i < 0 {
+		return instanceRecord{}, false
+	}
+	return in.Instances[i], true
+}
+
 // reaches tells whether the sandbox is there and this provider's.
 func (in reclaimCase) reaches() bool {
-	return in.StoreGet == "" && slices.ContainsFunc(in.Instances, func(i instanceRecord) bool {
-		return i.Key == in.Record.SandboxKey && i.Provider == in.Provider
-	})
+	own, ok := in.own()
+	return ok && in.StoreGet == "" && own.Provider == in.Provider && in.StoreDelete == ""
+}
+
+// condemns tells whether a reclaim comes to the deletion of the record.
+func (in reclaimCase) condemns() bool {
+	own, ok := in.own()
+	return ok && in.StoreGet == "" && own.Provider == in.Provider && !in.live() && !in.moved()
+}
+
+// moved tells whether the sandbox serves a newer run.
+func (in reclaimCase) moved() bool {
+	own, _ := in.own()
+	return own.LatestRunID != "" && own.LatestRunID != in.Record.RunID
 }
 
 // reclaimResult is what a case wants.
@@ -104,7 +140,7 @@ type reclaimFaults struct {
 // the run's message.
 func (f *reclaimFaults) seed() core.ReclaimJob {
 	ctx, view := f.t.Context(), f.fleet.View(f.store.Process)
-	job := core.ReclaimJob{Tenant: "acme", Run: f.in.Record.RunID, Key: f.in.Record.SandboxKey, Kind: core.JobEnd}
+	job := core.ReclaimJob{Tenant: "acme", Run: f.in.Record.RunID, Key: f.in.key(), Kind: core.JobEnd}
 	if job.Key != "" {
 		job.Instance = "i-none"
 	}
@@ -112,7 +148,8 @@ func (f *reclaimFaults) seed() core.ReclaimJob {
 	for _, i := range f.in.Instances {
 		r := endedRun("other-" + string(i.Key))
 		r.SandboxKey, r.Instance, r.Provider, r.Thread = i.Key, core.InstanceID("i-"+i.Key), i.Provider, i.ThreadID
-		if i.Key == job.Key && i.ThreadID == "t1" { // the run's own thread, in every case
+		own := i.Key == job.Key && i.Key != "" && i.ThreadID == "t1" // the run's own thread, in every case
+		if own {
 			r.RunKey, job.Instance, provider = key(string(job.Run)), r.Instance, i.Provider
 		}
 		arn, err := view.Start(ctx, core.TaskSpec{Token: string(r.Instance)})
@@ -121,6 +158,11 @@ func (f *reclaimFaults) seed() core.ReclaimJob {
 		}
 		r.TaskARN, f.names[arn] = arn, i.ProviderSandboxID
 		f.store.SeedLaunched(r)
+		if own && f.in.moved() {
+			box := f.store.State().Sandboxes[i.Key]
+			box.LatestRun = i.LatestRunID
+			f.store.SeedSandbox(box)
+		}
 	}
 	r := endedRun(string(job.Run))
 	if f.in.Record.Status != "" {

@@ -47,7 +47,7 @@ type recordStep struct {
 	Input    record
 	Patch    record
 	Now      core.Millis
-	TTLMs    float64
+	TTLMs    vectorNumber
 }
 
 // record is a run record as the vectors write it: integers are float64.
@@ -75,7 +75,9 @@ func (s recordScript) unwritten() bool {
 				}
 				continue
 			}
-			have[id] = record{"status": "running"}
+			if have[id] = (record{"status": "running"}); noTransition(have[id], step.Input.beyondStart()) != "" {
+				return true
+			}
 			maps.Copy(have[id], step.Input)
 		case "update":
 			old, ok := have[step.RunID]
@@ -97,6 +99,15 @@ func (s recordScript) unwritten() bool {
 	return false
 }
 
+// beyondStart is what a record that is created has beside what a start gives it.
+func (r record) beyondStart() record {
+	rest := maps.Clone(r)
+	for _, name := range []string{"runId", "threadId", "startedAt"} {
+		delete(rest, name)
+	}
+	return rest
+}
+
 func (r record) patch(p record) {
 	for name, value := range p {
 		if r[name] = value; value == nil {
@@ -112,20 +123,23 @@ func (r record) ended() bool { return r.status().Terminal() }
 // noTransition names the member of a patch for which DESIGN 4.1 has no transition
 // from have, or "".
 func noTransition(have, patch record) string {
-	cancelled := have["cancelRequested"] == true
+	cancelled, paused := have["cancelRequested"] == true, have.status() == core.Interrupted
 	for name, value := range patch {
 		ok := true
 		switch name {
 		case "status":
-			ok = value == have["status"] || value != "running" && !(value == "interrupted" && cancelled)
+			_, err := core.ParseStatus(fmt.Sprint(value))
+			ok = value == have["status"] || err == nil && value != "running" && !(value == "interrupted" && cancelled)
 		case "driverEpoch":
 			held, _ := have[name].(float64)
 			next, set := value.(float64)
 			ok = set && next >= held && !(next > held && cancelled)
-		case "sandboxKey", "cancelRequested":
-			ok = value != nil && value != false
+		case "cancelRequested":
+			ok = value == true
+		case "sandboxKey":
+			ok = value != nil && !paused
 		case "detachedSince":
-			ok = !cancelled
+			ok = !cancelled && !paused
 		case "error", "finishedAt":
 			s, _ := patch["status"].(string)
 			ok = core.Status(s).Terminal()
@@ -222,7 +236,7 @@ func (s *scripted) play(step recordStep) any {
 		r, err := s.store.Run(s.t.Context(), s.key(step.RunID))
 		return err == nil && r.CancelRequested != 0
 	case "reclaimable":
-		return s.expired(step.Now, time.Duration(step.TTLMs*float64(time.Millisecond)))
+		return s.expired(step.Now, step.TTLMs.milliseconds())
 	}
 	return "no operation " + step.Op
 }
@@ -248,11 +262,13 @@ func (s *scripted) create(in record) any {
 	if err != nil {
 		return err.Error()
 	}
-	if status, ok := in["status"]; absent && ok && status != "running" {
-		if err := s.update(id, record{"status": status}); err != nil {
+	if rest := in.beyondStart(); absent && len(rest) > 0 {
+		if err := s.update(id, rest); err != nil {
 			return err.Error()
 		}
-		r, _ = s.store.Run(s.t.Context(), r.RunKey)
+		if r, err = s.store.Run(s.t.Context(), r.RunKey); err != nil {
+			return err.Error()
+		}
 	}
 	return s.view(r)
 }
@@ -415,7 +431,7 @@ func (s *scripted) view(r core.Run) record {
 // expired lists, by name, the runs that a sweep at that time would end for their
 // age: observing, so that nothing changes.
 func (s *scripted) expired(at core.Millis, ttl time.Duration) any {
-	time.Sleep((s.base + at).Time().Sub(time.Now()))
+	time.Sleep(time.Until((s.base + at).Time()))
 	w := &world{t: s.t, store: s.store, fleet: mem.NewFleet(s.store), limits: core.DefaultLimits}
 	w.limits.RunTTL = ttl
 	s.store.SetControl(core.Control{Mode: core.Observe})
@@ -525,10 +541,10 @@ func (w *world) compareWiring(want map[string]any) error {
 
 func TestSandboxKeyRelationsVectors(t *testing.T) {
 	type material struct {
-		ThreadID     core.ThreadID
-		SandboxID    string
-		ProviderName string
-		Tenant       map[string]any
+		ThreadID     wtf8
+		SandboxID    wtf8
+		ProviderName wtf8
+		Tenant       any
 		Workspace    map[string]any
 	}
 	hash := func(t *testing.T, m material) (core.SandboxKey, string) {
@@ -544,7 +560,8 @@ func TestSandboxKeyRelationsVectors(t *testing.T) {
 			t.Fatal(err)
 		}
 		return core.KeyMaterial{
-			Provider: m.ProviderName, Definition: m.SandboxID, Tenant: core.TenantID(tenant), Thread: m.ThreadID, WorkspaceHash: workspace,
+			Provider: string(m.ProviderName), Definition: string(m.SandboxID), Tenant: core.TenantID(tenant),
+			Thread: core.ThreadID(m.ThreadID), WorkspaceHash: workspace,
 		}.Key(), workspace
 	}
 	compareVectors(t, "sandbox_key_relations", func(t *testing.T, c vectorCase) error {
@@ -616,11 +633,11 @@ type instances struct {
 func (s *instances) put(rec instanceRecord) error {
 	ctx, p := s.t.Context(), s.store.Process
 	s.n++
-	run := rec.LatestRunID
-	if run == "" {
-		run = core.RunID(fmt.Sprint("run-", s.n))
+	run, id := core.RunID(fmt.Sprint("run-", s.n)), core.InstanceID(fmt.Sprint("i-", s.n))
+	latest := rec.LatestRunID
+	if latest == "" {
+		latest = run
 	}
-	id := core.InstanceID(fmt.Sprint("i-", s.n))
 	r, err := p.Create(ctx, core.Run{
 		RunKey: key(string(run)), Thread: rec.ThreadID, Status: core.Running, StartedAt: now(), Row: core.RowLapse, DueAt: farOff,
 		AttachedUntil: farOff, Epoch: 1, ClaimNonce: "host", Nonce: core.NewJournalNonce(), Reclaim: core.ReclaimEnd,
@@ -638,7 +655,7 @@ func (s *instances) put(rec instanceRecord) error {
 		return err
 	}
 	return p.Launch(ctx, core.Launched{Run: r.RunKey, Epoch: 1, Now: now(), Sandbox: core.Sandbox{
-		Key: rec.Key, Instance: id, TaskARN: rec.ProviderSandboxID, LatestRun: run, UpdatedAt: s.base + rec.UpdatedAt,
+		Key: rec.Key, Instance: id, TaskARN: rec.ProviderSandboxID, LatestRun: latest, UpdatedAt: s.base + rec.UpdatedAt,
 		Material: core.KeyMaterial{Provider: rec.Provider, Tenant: "acme", Thread: rec.ThreadID},
 	}})
 }
@@ -665,6 +682,12 @@ func (s *instances) remove(sandbox core.SandboxKey) error {
 			return err
 		}
 		job.Run, job.Instance, c.Provider = run.Run, r.Instance, r.Provider
+		box, err := p.Sandbox(ctx, sandbox)
+		if err != nil {
+			return err
+		}
+		box.LatestRun = run.Run // whatever name the case gave it
+		s.store.SeedSandbox(box)
 	}
 	_, err := c.Do(ctx, job)
 	delete(s.runs, sandbox)
