@@ -113,142 +113,17 @@ func (o *owed) untouched(do func()) {
 	}
 }
 
+// outcomeCase is one way for a message to be done.
+type outcomeCase struct {
+	what string
+	kind core.ReclaimKind
+	end  func(w *world) // of run r; nil: its agent ends 0
+	test func(o *owed)
+}
+
 // TestReclaimOutcomes reaches every outcome of a message.
 func TestReclaimOutcomes(t *testing.T) {
-	for _, c := range []struct {
-		what string
-		kind core.ReclaimKind
-		end  func(w *world)
-		test func(o *owed)
-	}{
-		{"an ended run's task is stopped, its record and mark are gone", core.ReclaimEnd, nil, func(o *owed) {
-			o.expect(o.job, core.ReclaimDestroyed, false)
-			o.running(false, 1)
-			o.mark(0, core.ReclaimDestroyed)
-			if o.row().State != core.LedgerClosed || o.box().Instance != "" {
-				o.t.Errorf("row %+v, record %+v", o.row(), o.box())
-			}
-			o.untouched(func() { o.expect(o.job, core.ReclaimDestroyed, false) }) // a late duplicate
-			o.running(false, 1)
-		}},
-		{"a run without a sandbox has nothing to let go of", core.ReclaimEnd, nil, func(o *owed) {
-			r := endedRun("bare")
-			o.store.SeedRun(r)
-			o.untouched(func() {
-				o.expect(core.ReclaimJob{Tenant: "acme", Run: "bare", Kind: core.JobEnd}, core.ReclaimNoSandboxKey, false)
-				o.expect(core.ReclaimJob{Tenant: "acme", Run: "none", Kind: core.JobEnd}, core.ReclaimNotFound, false)
-			})
-			if r := o.run("bare"); r.Row != core.RowNone || r.ReclaimOutcome != core.ReclaimNoSandboxKey {
-				o.t.Errorf("mark %s, %s", r.Row, r.ReclaimOutcome)
-			}
-		}},
-		{"a message that forgets the instance of a run is refused", core.ReclaimEnd, nil, func(o *owed) {
-			o.untouched(func() {
-				o.expect(core.ReclaimJob{Tenant: "acme", Run: "r", Kind: core.JobEnd}, core.ReclaimDestroyFailed, true)
-			})
-			o.running(true, 0)
-		}},
-		{"what has neither row nor record is not found", core.ReclaimEnd, nil, func(o *owed) {
-			o.untouched(func() {
-				o.expect(core.ReclaimJob{Tenant: "acme", Run: "r", Key: "k", Instance: "none", Kind: core.JobEnd}, core.ReclaimNotFound, false)
-				o.expect(core.ReclaimJob{Instance: "none", Kind: core.JobLedger}, core.ReclaimNotFound, false)
-				o.expect(core.ReclaimJob{Key: o.job.Key, Instance: "none", Kind: core.JobDue}, core.ReclaimNotFound, false)
-			})
-		}},
-		{"another provider's sandbox is not touched", core.ReclaimEnd, nil, func(o *owed) {
-			o.provider = "another"
-			o.untouched(func() { o.expect(o.job, core.ReclaimProviderMismatch, false) })
-			o.running(true, 0)
-			o.mark(0, core.ReclaimProviderMismatch)
-			o.foreign = true
-		}},
-		{"another provider's condemned task is not touched", core.ReclaimEnd, nil, func(o *owed) {
-			o.condemn()
-			o.provider = "another"
-			o.untouched(func() { o.expect(o.job, core.ReclaimProviderMismatch, false) })
-			o.running(true, 0)
-		}},
-		{"a sandbox that a newer run has is left to it", core.ReclaimEnd, nil, func(o *owed) {
-			o.resume("newer")
-			o.untouched(func() { o.expect(o.job, core.ReclaimInUse, false) })
-			o.running(true, 0)
-			o.mark(0, core.ReclaimInUse)
-		}},
-		{"a sandbox whose run lives is left alone", core.ReclaimEnd, nil, func(o *owed) {
-			live := o.begin("live", nil)
-			o.untouched(func() {
-				o.expect(core.ReclaimJob{Tenant: "acme", Run: "live", Key: live.SandboxKey, Instance: live.Instance, Kind: core.JobEnd}, core.ReclaimInUse, false)
-			})
-			if !o.fleet.Alive("live") {
-				o.t.Error("its agent was ended")
-			}
-		}},
-		{"a held run's sandbox stays until the hold is over", core.ReclaimEnd, nil, func(o *owed) {
-			until := now().Add(time.Hour)
-			o.hold(until)
-			o.expect(o.job, core.ReclaimHeld, false)
-			o.running(true, 0)
-			o.mark(until, core.ReclaimHeld)
-			if o.box().Reclaiming != "" {
-				o.t.Error("the mark stayed, and refuses the next turn")
-			}
-			time.Sleep(time.Hour)
-			o.expect(o.job, core.ReclaimDestroyed, false)
-		}},
-		{"a held sandbox stays whatever its run says", core.ReclaimEnd, nil, func(o *owed) {
-			box := o.box()
-			box.HoldUntil = now().Add(time.Hour)
-			o.store.SeedSandbox(box)
-			o.expect(o.job, core.ReclaimHeld, false)
-			o.mark(box.HoldUntil, core.ReclaimHeld)
-			o.running(true, 0)
-		}},
-		{"nothing is stopped in a frozen installation", core.ReclaimEnd, nil, func(o *owed) {
-			o.store.SetControl(core.Control{Frozen: true})
-			o.expect(o.job, core.ReclaimFrozen, false)
-			o.running(true, 0)
-			o.mark(now().Add(o.limits.Frozen), core.ReclaimFrozen)
-			if o.box().Reclaiming != "" || o.row().State != core.LedgerRunning {
-				o.t.Errorf("record %+v, row %+v", o.box(), o.row())
-			}
-		}},
-		{"nothing is stopped by an installation that observes", core.ReclaimEnd, nil, func(o *owed) {
-			o.store.SetControl(core.Control{Mode: core.Observe})
-			o.expect(o.job, core.ReclaimFrozen, false)
-			o.running(true, 0)
-		}},
-		{"a tripped breaker holds back what ended without a sentinel", core.ReclaimEnd, func(w *world) { time.Sleep(w.limits.RunTTL) }, func(o *owed) {
-			o.store.SetControl(core.Control{Breaker: core.Breaker{TrippedAt: 1}})
-			o.expect(o.job, core.ReclaimFrozen, false)
-			o.running(true, 0)
-		}},
-		{"a tripped breaker lets go what ended by itself", core.ReclaimEnd, nil, func(o *owed) {
-			o.store.SetControl(core.Control{Breaker: core.Breaker{TrippedAt: 1}})
-			o.expect(o.job, core.ReclaimDestroyed, false)
-			o.running(false, 1)
-		}},
-		{"a sandbox waits until its workspace is stored", core.ReclaimEnd, nil, func(o *owed) {
-			o.capture = func() (core.Capture, error) { return core.Capturing, nil }
-			o.expect(o.job, core.ReclaimCapturing, false)
-			o.running(true, 0)
-			o.mark(now().Add(o.limits.RetryStop), core.ReclaimCapturing)
-			o.capture = func() (core.Capture, error) { return "", errors.New("throttled") }
-			o.expect(o.job, core.ReclaimDestroyFailed, true)
-			o.running(true, 0)
-			o.capture = nil
-			o.expect(o.job, core.ReclaimDestroyed, false)
-		}},
-		{"a sandbox may be kept warm", core.ReclaimIdle, nil, func(o *owed) {
-			o.expect(o.job, core.ReclaimIdled, false)
-			o.running(true, 0)
-			o.mark(0, core.ReclaimIdled)
-			if box := o.box(); box.IdleSince != now() || box.DueAt != now().Add(o.limits.IdleTTL) || box.Reclaiming != "" {
-				o.t.Errorf("record %+v", box)
-			}
-			time.Sleep(time.Minute)
-			o.untouched(func() { o.expect(o.job, core.ReclaimNotFound, false) }) // a late duplicate
-		}},
-	} {
+	for _, c := range outcomeCases {
 		t.Run(c.what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := owe(t, c.kind, c.end)
@@ -258,6 +133,136 @@ func TestReclaimOutcomes(t *testing.T) {
 			})
 		})
 	}
+}
+
+var outcomeCases = []outcomeCase{
+	{"an ended run's task is stopped, its record and mark are gone", core.ReclaimEnd, nil, func(o *owed) {
+		o.expect(o.job, core.ReclaimDestroyed, false)
+		o.running(false, 1)
+		o.mark(0, core.ReclaimDestroyed)
+		if o.row().State != core.LedgerClosed || o.box().Instance != "" {
+			o.t.Errorf("row %+v, record %+v", o.row(), o.box())
+		}
+		o.untouched(func() { o.expect(o.job, core.ReclaimDestroyed, false) }) // a late duplicate
+		o.running(false, 1)
+	}},
+	{"a run without a sandbox has nothing to let go of", core.ReclaimEnd, nil, func(o *owed) {
+		r := endedRun("bare")
+		o.store.SeedRun(r)
+		o.untouched(func() {
+			o.expect(core.ReclaimJob{Tenant: "acme", Run: "bare", Kind: core.JobEnd}, core.ReclaimNoSandboxKey, false)
+			o.expect(core.ReclaimJob{Tenant: "acme", Run: "none", Kind: core.JobEnd}, core.ReclaimNotFound, false)
+		})
+		if r := o.run("bare"); r.Row != core.RowNone || r.ReclaimOutcome != core.ReclaimNoSandboxKey {
+			o.t.Errorf("mark %s, %s", r.Row, r.ReclaimOutcome)
+		}
+	}},
+	{"a message that forgets the instance of a run is refused", core.ReclaimEnd, nil, func(o *owed) {
+		o.untouched(func() {
+			o.expect(core.ReclaimJob{Tenant: "acme", Run: "r", Kind: core.JobEnd}, core.ReclaimDestroyFailed, true)
+		})
+		o.running(true, 0)
+	}},
+	{"what has neither row nor record is not found", core.ReclaimEnd, nil, func(o *owed) {
+		o.untouched(func() {
+			o.expect(core.ReclaimJob{Tenant: "acme", Run: "r", Key: "k", Instance: "none", Kind: core.JobEnd}, core.ReclaimNotFound, false)
+			o.expect(core.ReclaimJob{Instance: "none", Kind: core.JobLedger}, core.ReclaimNotFound, false)
+			o.expect(core.ReclaimJob{Key: o.job.Key, Instance: "none", Kind: core.JobDue}, core.ReclaimNotFound, false)
+		})
+	}},
+	{"another provider's sandbox is not touched", core.ReclaimEnd, nil, func(o *owed) {
+		o.provider = "another"
+		o.untouched(func() { o.expect(o.job, core.ReclaimProviderMismatch, false) })
+		o.running(true, 0)
+		o.mark(0, core.ReclaimProviderMismatch)
+		o.foreign = true
+	}},
+	{"another provider's condemned task is not touched", core.ReclaimEnd, nil, func(o *owed) {
+		o.condemn()
+		o.provider = "another"
+		o.untouched(func() { o.expect(o.job, core.ReclaimProviderMismatch, false) })
+		o.running(true, 0)
+	}},
+	{"a sandbox that a newer run has is left to it", core.ReclaimEnd, nil, func(o *owed) {
+		o.resume("newer")
+		o.untouched(func() { o.expect(o.job, core.ReclaimInUse, false) })
+		o.running(true, 0)
+		o.mark(0, core.ReclaimInUse)
+	}},
+	{"a sandbox whose run lives is left alone", core.ReclaimEnd, nil, func(o *owed) {
+		live := o.begin("live", nil)
+		o.untouched(func() {
+			o.expect(core.ReclaimJob{Tenant: "acme", Run: "live", Key: live.SandboxKey, Instance: live.Instance, Kind: core.JobEnd}, core.ReclaimInUse, false)
+		})
+		if !o.fleet.Alive("live") {
+			o.t.Error("its agent was ended")
+		}
+	}},
+	{"a held run's sandbox stays until the hold is over", core.ReclaimEnd, nil, func(o *owed) {
+		until := now().Add(time.Hour)
+		o.hold(until)
+		o.expect(o.job, core.ReclaimHeld, false)
+		o.running(true, 0)
+		o.mark(until, core.ReclaimHeld)
+		if o.box().Reclaiming != "" {
+			o.t.Error("the mark stayed, and refuses the next turn")
+		}
+		time.Sleep(time.Hour)
+		o.expect(o.job, core.ReclaimDestroyed, false)
+	}},
+	{"a held sandbox stays whatever its run says", core.ReclaimEnd, nil, func(o *owed) {
+		box := o.box()
+		box.HoldUntil = now().Add(time.Hour)
+		o.store.SeedSandbox(box)
+		o.expect(o.job, core.ReclaimHeld, false)
+		o.mark(box.HoldUntil, core.ReclaimHeld)
+		o.running(true, 0)
+	}},
+	{"nothing is stopped in a frozen installation", core.ReclaimEnd, nil, func(o *owed) {
+		o.store.SetControl(core.Control{Frozen: true})
+		o.expect(o.job, core.ReclaimFrozen, false)
+		o.running(true, 0)
+		o.mark(now().Add(o.limits.Frozen), core.ReclaimFrozen)
+		if o.box().Reclaiming != "" || o.row().State != core.LedgerRunning {
+			o.t.Errorf("record %+v, row %+v", o.box(), o.row())
+		}
+	}},
+	{"nothing is stopped by an installation that observes", core.ReclaimEnd, nil, func(o *owed) {
+		o.store.SetControl(core.Control{Mode: core.Observe})
+		o.expect(o.job, core.ReclaimFrozen, false)
+		o.running(true, 0)
+	}},
+	{"a tripped breaker holds back what ended without a sentinel", core.ReclaimEnd, func(w *world) { time.Sleep(w.limits.RunTTL) }, func(o *owed) {
+		o.store.SetControl(core.Control{Breaker: core.Breaker{TrippedAt: 1}})
+		o.expect(o.job, core.ReclaimFrozen, false)
+		o.running(true, 0)
+	}},
+	{"a tripped breaker lets go what ended by itself", core.ReclaimEnd, nil, func(o *owed) {
+		o.store.SetControl(core.Control{Breaker: core.Breaker{TrippedAt: 1}})
+		o.expect(o.job, core.ReclaimDestroyed, false)
+		o.running(false, 1)
+	}},
+	{"a sandbox waits until its workspace is stored", core.ReclaimEnd, nil, func(o *owed) {
+		o.capture = func() (core.Capture, error) { return core.Capturing, nil }
+		o.expect(o.job, core.ReclaimCapturing, false)
+		o.running(true, 0)
+		o.mark(now().Add(o.limits.RetryStop), core.ReclaimCapturing)
+		o.capture = func() (core.Capture, error) { return "", errors.New("throttled") }
+		o.expect(o.job, core.ReclaimDestroyFailed, true)
+		o.running(true, 0)
+		o.capture = nil
+		o.expect(o.job, core.ReclaimDestroyed, false)
+	}},
+	{"a sandbox may be kept warm", core.ReclaimIdle, nil, func(o *owed) {
+		o.expect(o.job, core.ReclaimIdled, false)
+		o.running(true, 0)
+		o.mark(0, core.ReclaimIdled)
+		if box := o.box(); box.IdleSince != now() || box.DueAt != now().Add(o.limits.IdleTTL) || box.Reclaiming != "" {
+			o.t.Errorf("record %+v", box)
+		}
+		time.Sleep(time.Minute)
+		o.untouched(func() { o.expect(o.job, core.ReclaimNotFound, false) }) // a late duplicate
+	}},
 }
 
 // condemn brings the sandbox behind its point of no return, and no further.
