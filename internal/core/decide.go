@@ -29,11 +29,12 @@ type decision struct {
 // evidence is what was found out about a run beside its record. The zero value
 // knows nothing.
 type evidence struct {
-	asked bool       // task and ledger were asked
-	task  Task       // of the run's own TaskARN; unknown if ECS gave no answer
-	row   *LedgerRow // of the run's instance, if it has no task; nil: none
-	probe *ProbeReply
-	note  Note // what earlier sweeps could not tell; zero: nothing, or not read
+	asked      bool       // task and ledger were asked
+	task       Task       // of the run's own TaskARN; unknown if ECS gave no answer
+	allMissing bool       // ECS knows no task of the whole batch: a wrong cluster or account
+	row        *LedgerRow // of the run's instance, if it has no task; nil: none
+	probe      *ProbeReply
+	note       Note // what earlier sweeps could not tell; zero: nothing, or not read
 }
 
 // policy is what an operator has settled.
@@ -141,6 +142,8 @@ func judge(r Run, e evidence, now Millis, p policy) decision {
 			return decision{act: actLeave, outcome: Held, why: stopped(p.control)}
 		}
 		return decision{act: actConclude, reason: EndLost, why: describe(e.task)}
+	case e.allMissing:
+		return decision{act: actLeave, outcome: Unknown, healing: Configuration, why: "all-tasks-missing"}
 	case e.task.Life == TaskUnknown, e.task.Life == TaskMissing:
 		return decision{act: actLeave, outcome: Unknown, healing: Retry, why: "task-" + string(cmp.Or(e.task.Life, "unknown"))}
 	case e.task.Life == TaskLeaving:

@@ -259,6 +259,11 @@ func TestABatchThatIsAllMissingIsUnknown(t *testing.T) {
 			if err != nil || report.Outcomes[core.Unknown] != 3 {
 				t.Fatalf("%v, %v", err, report.Outcomes)
 			}
+			for _, e := range report.Runs {
+				if e.Healing != core.Configuration || e.Reason != "all-tasks-missing" {
+					t.Fatalf("%+v, want it told as a fault of configuration", e)
+				}
+			}
 		}
 	})
 }

@@ -107,8 +107,10 @@ func (s *Sweep) describeBatch(ctx context.Context, cluster string, runs []Run, b
 		byARN[t.ARN] = t
 		present = present || t.Life != TaskMissing
 	}
+	allMissing := !present && len(arns) > 1
 	for _, i := range batch {
-		if t, ok := byARN[runs[i].TaskARN]; ok && (present || len(arns) == 1) {
+		evidences[i].allMissing = allMissing
+		if t, ok := byARN[runs[i].TaskARN]; ok && !allMissing {
 			evidences[i].task = t
 		}
 	}
