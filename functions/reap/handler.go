@@ -16,6 +16,7 @@ import (
 type sweeper interface {
 	Run(ctx context.Context, request core.SweepRequest) (core.SweepReport, error)
 	TaskStopped(ctx context.Context, task core.StoppedTask) (core.SweepReport, error)
+	Nudged(ctx context.Context, key core.RunKey) (core.SweepReport, error)
 }
 
 var _ sweeper = (*core.Sweep)(nil)
@@ -42,8 +43,14 @@ func (h handler) handle(ctx context.Context, event json.RawMessage) (core.SweepR
 			return core.SweepReport{}, err
 		}
 		return h.sweep.TaskStopped(ctx, task)
+	case e.Source == names.SourceNudge:
+		key, err := nudge(event)
+		if err != nil {
+			return core.SweepReport{}, err
+		}
+		return h.sweep.Nudged(ctx, key)
 	case e.Source != "" || e.DetailType != "":
-		return core.SweepReport{}, fmt.Errorf("reap: want a tick, a stopped task or a request, got source %q with %q", e.Source, e.DetailType)
+		return core.SweepReport{}, fmt.Errorf("reap: want a tick, a stopped task, a nudge or a request, got source %q with %q", e.Source, e.DetailType)
 	}
 	request, err := operatorRequest(event)
 	if err != nil {
@@ -77,14 +84,30 @@ func stoppedTask(event json.RawMessage) (core.StoppedTask, error) {
 	return core.StoppedTask{ARN: e.Detail.TaskARN, StartedBy: e.Detail.StartedBy, At: core.MillisOf(at)}, nil
 }
 
-// operatorRequest reads {"runs":[{"tenant","run"}]} or {"shards":[…]}.
+// nudge reads {"source":"sandkeeper.nudge","detail":{"tenant","run"}}.
+func nudge(event json.RawMessage) (core.RunKey, error) {
+	var e struct {
+		Source string      `json:"source"`
+		Detail core.RunKey `json:"detail"`
+	}
+	if err := core.DecodeStrict(event, &e); err != nil {
+		return core.RunKey{}, fmt.Errorf("reap: nudge: %w", err)
+	}
+	if e.Detail.Tenant == "" || e.Detail.Run == "" {
+		return core.RunKey{}, fmt.Errorf("reap: nudge: want a tenant and a run, got %q", e.Detail.String())
+	}
+	return e.Detail, nil
+}
+
+// operatorRequest reads what an operator asks for: {"mode":"sweep", "plan" or "apply"}
+// with {"runs":[{"tenant","run"}]}, {"shards":[…]} or {"plan":[…]}.
 func operatorRequest(event json.RawMessage) (core.SweepRequest, error) {
 	var request core.SweepRequest
 	if err := core.DecodeStrict(event, &request); err != nil {
 		return core.SweepRequest{}, fmt.Errorf("reap: request: %w", err)
 	}
-	if len(request.Runs)+len(request.Shards) == 0 {
-		return core.SweepRequest{}, errors.New("reap: request: want runs or shards, got neither")
+	if request.Mode == "" && len(request.Runs)+len(request.Shards) == 0 {
+		return core.SweepRequest{}, errors.New("reap: request: want a mode, runs or shards, got none of them")
 	}
 	if err := request.Validate(); err != nil {
 		return core.SweepRequest{}, fmt.Errorf("reap: request: %w", err)

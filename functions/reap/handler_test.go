@@ -16,6 +16,7 @@ import (
 type recorder struct {
 	requests []core.SweepRequest
 	stopped  []core.StoppedTask
+	nudged   []core.RunKey
 }
 
 func (r *recorder) Run(_ context.Context, q core.SweepRequest) (core.SweepReport, error) {
@@ -26,6 +27,11 @@ func (r *recorder) Run(_ context.Context, q core.SweepRequest) (core.SweepReport
 func (r *recorder) TaskStopped(_ context.Context, task core.StoppedTask) (core.SweepReport, error) {
 	r.stopped = append(r.stopped, task)
 	return core.SweepReport{Considered: 2}, nil
+}
+
+func (r *recorder) Nudged(_ context.Context, key core.RunKey) (core.SweepReport, error) {
+	r.nudged = append(r.nudged, key)
+	return core.SweepReport{Considered: 3}, nil
 }
 
 func sample(t *testing.T, name string) json.RawMessage {
@@ -45,6 +51,8 @@ func TestEachTriggerReachesTheSweep(t *testing.T) {
 	}{
 		"a tick sweeps everything":    {sample(t, "reap-tick.json"), recorder{requests: []core.SweepRequest{{}}}},
 		"a request sweeps its runs":   {sample(t, "reap-request.json"), recorder{requests: []core.SweepRequest{request}}},
+		"a nudge looks at its run":    {sample(t, "reap-nudge.json"), recorder{nudged: []core.RunKey{{Tenant: "acme", Run: "run-7f3a"}}}},
+		"a request for a plan":        {json.RawMessage(`{"mode":"plan"}`), recorder{requests: []core.SweepRequest{{Mode: core.ModePlan}}}},
 		"a request sweeps its shards": {json.RawMessage(`{"shards":[0,7]}`), recorder{requests: []core.SweepRequest{{Shards: []int{0, 7}}}}},
 	}
 	for name, c := range cases {
@@ -81,8 +89,12 @@ func TestAMalformedEventIsOneClearErrorAndNoWork(t *testing.T) {
 	cases := map[string]struct{ event, want string }{
 		"no object":              {`[1]`, "want a JSON object"},
 		"nothing":                {``, "want a JSON object"},
-		"neither":                {`{}`, "want runs or shards, got neither"},
+		"neither":                {`{}`, "want a mode, runs or shards, got none of them"},
 		"both":                   {`{"runs":[{"tenant":"a","run":"b"}],"shards":[1]}`, "want runs or shards, got both"},
+		"mode that is none":      {`{"mode":"nuke"}`, "want sweep, plan or apply"},
+		"apply without a plan":   {`{"mode":"apply"}`, "want entries with mode apply"},
+		"nudge without a run":    {`{"source":"sandkeeper.nudge","detail":{"tenant":"a"}}`, "want a tenant and a run"},
+		"nudge with more":        {`{"source":"sandkeeper.nudge","detail":{"tenant":"a","run":"b"},"kill":true}`, "unknown field"},
 		"unknown member":         {`{"run":"b"}`, `unknown field "run"`},
 		"run without tenant":     {`{"runs":[{"run":"b"}]}`, "want a tenant and a run"},
 		"shard out of range":     {`{"shards":[8]}`, "want numbers from 0 to 7, got 8"},
@@ -98,7 +110,7 @@ func TestAMalformedEventIsOneClearErrorAndNoWork(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error %v, want one line with %q", err, c.want)
 			}
-			if len(got.requests)+len(got.stopped) != 0 {
+			if len(got.requests)+len(got.stopped)+len(got.nudged) != 0 {
 				t.Errorf("asked %+v", got)
 			}
 		})
@@ -112,7 +124,7 @@ func FuzzEvent(f *testing.F) {
 	f.Fuzz(func(t *testing.T, event []byte) {
 		var got recorder
 		_, err := (handler{&got}).handle(t.Context(), event)
-		if asked := len(got.requests) + len(got.stopped); (err == nil) != (asked == 1) {
+		if asked := len(got.requests) + len(got.stopped) + len(got.nudged); (err == nil) != (asked == 1) {
 			t.Errorf("error %v, and %d calls", err, asked)
 		}
 	})

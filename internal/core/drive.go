@@ -5,20 +5,44 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 )
 
-// errBudget is why a finalisation was paused.
-var errBudget = errors.New("run budget spent")
+// Why a finalisation was paused: the next sweep goes on from the log's end.
+var (
+	errBudget = errors.New("run budget spent")
+	errBytes  = errors.New("the sweep's share of bytes is spent")
+)
+
+// allowance is what the finalisations of one sweep may read together.
+type allowance struct{ left atomic.Int64 }
+
+func newAllowance(bytes int64) *allowance {
+	a := new(allowance)
+	a.left.Store(bytes)
+	return a
+}
+
+// open refuses once everything is spent. The last page may overdraw.
+func (a *allowance) open() error {
+	if a.left.Load() <= 0 {
+		return errBytes
+	}
+	return nil
+}
+
+func (a *allowance) spend(n int) { a.left.Add(-int64(n)) }
 
 // workAll does every job, a few at a time, and takes no new one after NewRunsFor.
 func (s *Sweep) workAll(ctx context.Context, jobs []job, p policy, begun time.Time) []RunReport {
 	jobs, held := s.admit(ctx, jobs, p)
 	entries := make([]RunReport, len(jobs))
+	a := newAllowance(s.Limits.SweepBytes)
 	pool(s.Limits.SweepWidth, len(jobs), func(i int) {
 		entries[i] = RunReport{RunKey: jobs[i].run.RunKey, Outcome: BudgetExceeded, Reason: "sweep time is over"}
 		if time.Since(begun) <= s.Limits.NewRunsFor {
-			entries[i] = s.work(ctx, jobs[i], p)
+			entries[i] = s.work(ctx, jobs[i], a)
 		}
 	})
 	return append(entries, held...)
@@ -92,7 +116,7 @@ func countEnds(ctx context.Context, controls Controls, breaker ControlWriter, c 
 // claim's own image, the last appends; then finish, which is terminal status, closed
 // log and reclaim mark in one write; then the message. A crash between any two
 // leaves a record from which the next sweep goes on.
-func (s *Sweep) work(ctx context.Context, j job, p policy) RunReport {
+func (s *Sweep) work(ctx context.Context, j job, a *allowance) RunReport {
 	entry := RunReport{RunKey: j.run.RunKey, Reason: j.decision.why}
 	claimed, err := s.Runs.Update(ctx, j.run.RunKey, claimOf(j, MillisOf(time.Now()), s.Limits))
 	if err != nil {
@@ -100,10 +124,10 @@ func (s *Sweep) work(ctx context.Context, j job, p policy) RunReport {
 	}
 	budget, cancel := context.WithTimeoutCause(ctx, s.Limits.RunBudget, errBudget)
 	defer cancel()
-	end, err := s.drive(budget, j, claimed)
+	end, err := s.drive(budget, j, claimed, a)
 	if err != nil {
 		entry = entry.failed(err)
-		if context.Cause(budget) == errBudget {
+		if context.Cause(budget) == errBudget || errors.Is(err, errBytes) {
 			entry.Outcome, entry.BudgetSpent = BudgetExceeded, true
 		}
 		s.release(ctx, claimed)
@@ -146,45 +170,87 @@ type ended struct {
 
 // drive brings the log of a claimed run to its end. A seal in the claim's image
 // always wins: nothing is asked or ended any more.
-func (s *Sweep) drive(ctx context.Context, j job, r Run) (ended, error) {
+func (s *Sweep) drive(ctx context.Context, j job, r Run, a *allowance) (ended, error) {
 	switch {
 	case r.Sealed != nil:
 		return ended{run: r, complete: true}, nil
 	case j.decision.act == actConclude:
 		return ended{run: r, complete: j.decision.reason == EndNeverStarted}, nil
 	case j.decision.act == actFinalize:
-		return s.finalize(ctx, j, r)
+		return s.finalize(ctx, j, r, a)
 	}
-	return s.end(ctx, r)
+	return s.end(ctx, r, a)
 }
 
 // finalize drains a finished agent's journal. What the probe brought along is used
 // if the log still ends where the probe was asked from.
-func (s *Sweep) finalize(ctx context.Context, j job, r Run) (ended, error) {
-	if j.reply.Whole && r.LogEnd == j.run.LogEnd {
+func (s *Sweep) finalize(ctx context.Context, j job, r Run, a *allowance) (ended, error) {
+	same := r.LogEnd == j.run.LogEnd
+	if j.reply.Whole && same {
 		sealed := &Sealed{ExitCode: j.reply.Exit, At: MillisOf(time.Now()), Stderr: j.reply.Stderr}
 		r, err := s.Log.Append(ctx, r, j.reply.Rest, sealed)
 		return ended{run: r, complete: true}, err
 	}
-	end, err := s.drain(ctx, r, false, j.reply.Stderr)
+	if j.reply.Rewritten && same {
+		return s.sealBeside(ctx, r, a)
+	}
+	end, err := s.drain(ctx, r, false, a)
+	if isRewritten(err) {
+		return s.sealBeside(ctx, r, a)
+	}
 	if err == nil && end.run.Sealed == nil {
 		err = fmt.Errorf("finalize run %s: the journal has no sentinel any more", r.RunKey)
 	}
 	return end, err
 }
 
+func isRewritten(err error) bool {
+	if err == nil {
+		return false
+	}
+	reason, _ := reasonFor(err)
+	return reason == reasonRewritten
+}
+
+// sealBeside seals the log of a run whose journal was rewritten: nothing of it is
+// appended, since it does not go on from the log's end; as it is now it is stored
+// beside (DESIGN 5.8).
+func (s *Sweep) sealBeside(ctx context.Context, r Run, a *allowance) (ended, error) {
+	sealed := &Sealed{At: MillisOf(time.Now())}
+	for from := int64(0); ; {
+		page, err := s.page(ctx, r, from, nil, false, a)
+		if err != nil {
+			return ended{}, err
+		}
+		if sealed.Side, err = s.Log.Beside(ctx, r, from, page.Data); err != nil {
+			return ended{}, err
+		}
+		from += int64(len(page.Data))
+		if page.Exit != nil {
+			sealed.ExitCode, sealed.Stderr = *page.Exit, page.Stderr
+			break
+		}
+		if page.End || len(page.Data) == 0 || from >= s.Limits.TranscriptCap {
+			return ended{}, fmt.Errorf("finalize run %s: the rewritten journal has no sentinel", r.RunKey)
+		}
+	}
+	r, err := s.Log.Append(ctx, r, nil, sealed)
+	return ended{run: r, complete: true}, err
+}
+
 // end ends the agent, then drains what there is. While the journal cannot be read
 // nothing is finished, until the drain grace is over; then the transcript is closed
 // as incomplete (I5).
-func (s *Sweep) end(ctx context.Context, r Run) (ended, error) {
+func (s *Sweep) end(ctx context.Context, r Run, a *allowance) (ended, error) {
 	_, err := s.Prober.Terminate(ctx, TerminateRequest{RunKey: r.RunKey, Target: targetOf(r), Nonce: r.Nonce})
 	if err == nil {
 		var end ended
-		if end, err = s.drain(ctx, r, true, ""); err == nil {
+		if end, err = s.drain(ctx, r, true, a); err == nil {
 			return end, nil
 		}
 	}
-	if Refused(err) || r.Ending == nil || MillisOf(time.Now()) < r.Ending.At.Add(s.Limits.DrainGrace) {
+	waited := r.Ending != nil && MillisOf(time.Now()) >= r.Ending.At.Add(s.Limits.DrainGrace)
+	if Refused(err) || !waited && !isRewritten(err) {
 		return ended{}, err
 	}
 	fresh, err := s.Runs.Run(ctx, r.RunKey)
@@ -197,19 +263,30 @@ func (s *Sweep) end(ctx context.Context, r Run) (ended, error) {
 	return ended{run: fresh}, nil
 }
 
+// page reads a piece of a journal out of the sweep's allowance.
+func (s *Sweep) page(ctx context.Context, r Run, from int64, last []byte, dead bool, a *allowance) (PageReply, error) {
+	if err := a.open(); err != nil {
+		return PageReply{}, err
+	}
+	page, err := s.Prober.Page(ctx, PageRequest{
+		RunKey: r.RunKey, Target: targetOf(r), Nonce: r.Nonce, From: from, Last: last, Final: dead,
+	})
+	a.spend(len(page.Data))
+	return page, err
+}
+
 // drain appends the journal from the log's end, page by page, until the sentinel
-// or, for an agent that is dead for sure, the journal's end.
-func (s *Sweep) drain(ctx context.Context, r Run, dead bool, stderr string) (ended, error) {
+// or, for an agent that is dead for sure, the journal's end. Of a journal that is too
+// long the middle is skipped.
+func (s *Sweep) drain(ctx context.Context, r Run, dead bool, a *allowance) (ended, error) {
 	for {
-		page, err := s.Prober.Page(ctx, PageRequest{
-			RunKey: r.RunKey, Target: targetOf(r), Nonce: r.Nonce, From: r.LogEnd, Last: r.LogTail, Final: dead,
-		})
+		page, err := s.page(ctx, r, r.LogEnd, r.LogTail, dead, a)
 		if err != nil {
 			return ended{}, err
 		}
 		var sealed *Sealed
 		if page.Exit != nil {
-			sealed = &Sealed{ExitCode: *page.Exit, At: MillisOf(time.Now()), Stderr: stderr}
+			sealed = &Sealed{ExitCode: *page.Exit, At: MillisOf(time.Now()), Stderr: page.Stderr}
 		}
 		if len(page.Data) > 0 || sealed != nil {
 			if r, err = s.Log.Append(ctx, r, page.Data, sealed); err != nil {
@@ -221,6 +298,12 @@ func (s *Sweep) drain(ctx context.Context, r Run, dead bool, stderr string) (end
 		}
 		if len(page.Data) == 0 {
 			return ended{}, fmt.Errorf("drain run %s: a page at %d is empty before the journal's end", r.RunKey, r.LogEnd)
+		}
+		half := s.Limits.TranscriptCap / 2
+		if to := page.Size - half; r.LogOmitted == 0 && r.LogEnd >= half && to > r.LogEnd {
+			if r, err = s.Log.Skip(ctx, r, to); err != nil {
+				return ended{}, err
+			}
 		}
 	}
 }
@@ -264,13 +347,16 @@ func (s *Sweep) finishOf(j job, end ended) (Finish, error) {
 	now := MillisOf(time.Now())
 	f := Finish{
 		Epoch: r.Epoch, Nonce: r.ClaimNonce, Now: now, NotBefore: now.Add(s.Limits.RetryStop),
-		Transcript: Transcript{Bytes: r.LogEnd, SHA256: sum, Complete: end.complete},
+		Transcript: Transcript{Bytes: r.LogEnd, SHA256: sum, Complete: end.complete && r.LogOmitted == 0, Omitted: r.LogOmitted},
 		Reclaim:    ReclaimEnd,
 	}
 	switch {
 	case r.Sealed != nil:
 		f.Status, f.Error = sealedStatus(*r.Sealed)
 		f.ExitCode = new(r.Sealed.ExitCode)
+		if r.Sealed.Side != "" {
+			f.Transcript.Complete, f.Transcript.Side = false, r.Sealed.Side
+		}
 		if r.Reclaim == ReclaimIdle {
 			f.Reclaim = ReclaimIdle // only a clean end leaves a sandbox that may be used again
 		}

@@ -166,6 +166,11 @@ func (s *Sweep) laps(ctx context.Context, runs []Run, evidences []evidence, p po
 		}
 		laps = append(laps, lap{cursor: cursor, asking: cursor.turn(runs, byShard[shard])})
 	}
+	// The oldest open lap first: where tokens are fewer than shards, each gets its turn,
+	// and a shard of many runs gets more of them.
+	slices.SortStableFunc(laps, func(a, b lap) int {
+		return cmp.Compare(uint64(a.cursor.LapStarted-1), uint64(b.cursor.LapStarted-1)) // none open is last
+	})
 	return first, laps
 }
 

@@ -71,6 +71,12 @@ type Limits struct {
 	Page int
 	// InlineSegment is the largest piece of log kept in DynamoDB itself, bytes.
 	InlineSegment int
+	// TranscriptCap is the longest transcript kept whole, bytes; of a longer one head
+	// and tail are kept, half of it each.
+	TranscriptCap int64
+	// SweepBytes is how much the finalisations of one sweep may read together, bytes;
+	// the smallest come first, so that one giant delays no other run.
+	SweepBytes int64
 	// StderrTail is how much of stderr an error message may show, characters.
 	StderrTail int
 
@@ -120,7 +126,9 @@ var DefaultLimits = Limits{
 	ProbeRest:         64 << 10,
 	Page:              1 << 20,
 	InlineSegment:     8 << 10,
-	StderrTail:        1000,
+	TranscriptCap:     1 << 30,
+	SweepBytes:        64 << 20,
+	StderrTail:        MaxExitMessage,
 	BreakerMost:       50,
 	ProbeBatch:        20,
 	ProbeCalls:        4,
@@ -156,6 +164,8 @@ func (l Limits) Validate() error {
 	need(l.NoteGap < l.MissingGrace, "a missing task must be seen more than once within its grace")
 	need(l.ReclaimBackoff <= l.ReclaimBackoffMax, "the first backoff must not exceed the last")
 	need(l.Page <= 4<<20, "a page must fit into a function's answer of 6 MB as base64")
+	need(l.TranscriptCap >= 4*int64(l.Page), "a transcript's cap must hold some pages")
+	need(l.SweepBytes >= int64(l.Page), "a sweep must be able to read a page")
 	need(l.ProbeRest <= l.Page, "a probe must not carry more than a page")
 	need(l.ProbeBatch*l.ProbeRest <= 4<<20, "a probe batch must fit into a function's answer of 6 MB as base64")
 	need(l.InlineSegment <= 300<<10, "an inline segment must fit into an item of 400 KB")

@@ -18,6 +18,7 @@ type Segment struct {
 	SHA256    string // hex, over the piece's bytes
 	Inline    []byte
 	Blob      string
+	Omitted   bool // too many to keep: it has no bytes
 }
 
 // RunLog is the delivered output of runs, by byte position of the journal.
@@ -79,8 +80,26 @@ func (w *LogWriter) Append(ctx context.Context, r Run, data []byte, sealed *Seal
 			return Run{}, fmt.Errorf("append to run %s: %w", r.RunKey, err)
 		}
 	}
-	a := Append{Epoch: r.Epoch, From: r.LogEnd, End: end, Hash: state, Tail: tailOf(r.LogTail, data), Sealed: sealed}
+	a := Append{Epoch: r.Epoch, From: r.LogEnd, End: end, Hash: state, Tail: tailOf(r.LogTail, data), Omitted: r.LogOmitted, Sealed: sealed}
 	return w.Log.Append(ctx, r.RunKey, a, segment)
+}
+
+// Skip moves the log's end to where the journal is kept again: what lies between was
+// too much. The log says so in a segment without bytes.
+func (w *LogWriter) Skip(ctx context.Context, r Run, to int64) (Run, error) {
+	if to <= r.LogEnd {
+		return Run{}, fmt.Errorf("skip in run %s: from %d to %d: want a position behind", r.RunKey, r.LogEnd, to)
+	}
+	segment := Segment{From: r.LogEnd, End: to, Epoch: r.Epoch, Omitted: true}
+	a := Append{Epoch: r.Epoch, From: r.LogEnd, End: to, Hash: r.LogHash, Omitted: r.LogOmitted + to - r.LogEnd}
+	return w.Log.Append(ctx, r.RunKey, a, segment)
+}
+
+// Beside stores a piece of a journal that does not go on from the log, and returns
+// the prefix of all such keys of this claim.
+func (w *LogWriter) Beside(ctx context.Context, r Run, from int64, data []byte) (string, error) {
+	prefix := blobKey(r) + "-side-"
+	return prefix, w.Blobs.PutBlob(ctx, fmt.Sprintf("%s%016d", prefix, from), data)
 }
 
 // tailOf is the end of what the log holds once data follows before.
@@ -118,16 +137,22 @@ func LogSHA256(r Run) (string, error) {
 	return hex.EncodeToString(digest.Sum(nil)), nil
 }
 
-// ReadLog returns the whole log of a run, each piece checked against its digest.
+// ReadLog returns the whole log of a run, each piece checked against its digest. Of a
+// log that was too long it is head and tail.
 func ReadLog(ctx context.Context, log RunLog, blobs Blobs, key RunKey) ([]byte, error) {
 	segments, err := log.Segments(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	var out []byte
+	var end int64
 	for _, s := range segments {
-		if s.From != int64(len(out)) {
-			return nil, fmt.Errorf("read log of run %s: segment begins at %d, want %d", key, s.From, len(out))
+		if s.From != end {
+			return nil, fmt.Errorf("read log of run %s: segment begins at %d, want %d", key, s.From, end)
+		}
+		end = s.End
+		if s.Omitted {
+			continue
 		}
 		data := s.Inline
 		if s.Blob != "" {

@@ -34,6 +34,8 @@ type ProbeReply struct {
 	Dead    Dead       `json:"dead,omitempty"`    // of a producing state: nobody is there to end it
 	Unasked bool       `json:"unasked,omitempty"` // no question reached the sandbox
 	Stderr  string     `json:"stderr,omitempty"`  // its end, of a finished agent
+	// Rewritten says that the finished journal does not go on from LogEnd.
+	Rewritten bool `json:"rewritten,omitempty"`
 	// Rest holds the journal from LogEnd up to the agent's last byte, if Whole.
 	Rest  []byte `json:"rest,omitempty"`
 	Whole bool   `json:"whole,omitempty"`
@@ -57,6 +59,9 @@ type PageReply struct {
 	Data []byte `json:"data"`
 	Exit *int   `json:"exit,omitempty"`
 	End  bool   `json:"end,omitempty"` // nothing more was in the journal
+	Size int64  `json:"size"`          // of the whole journal then, bytes
+	// Stderr is the end of the agent's stderr, when Exit is set.
+	Stderr string `json:"stderr,omitempty"`
 }
 
 // TerminateRequest asks that a run's agent and all its descendants end.

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
-	"unicode/utf8"
 )
 
 // JournalProber answers [Prober]'s questions by scripts that it runs in the
@@ -76,9 +74,11 @@ func (p *JournalProber) read(q ProbeRequest, answer JournalProbe) ProbeReply {
 		reply.Dead = deadOf(answer)
 		return reply
 	}
-	reply.Stderr = p.endOf(answer.Stderr)
+	reply.Stderr = ExitMessage(answer.Stderr)
 	if page, ok := answer.Page(); ok {
-		if piece, ok := page.After(q.LogEnd, q.LogTail); ok {
+		piece, ok := page.After(q.LogEnd, q.LogTail)
+		reply.Rewritten = !ok
+		if ok {
 			if cut := p.Format.Cut(q.Nonce, piece, EdgeEnd); cut.Sealed {
 				reply.Rest, reply.Whole, reply.Exit = piece[:cut.Append], true, cut.Exit
 			}
@@ -120,18 +120,14 @@ func (p *JournalProber) free(ctx context.Context, key SandboxKey) error {
 	return nil
 }
 
-// endOf is the end of stderr as an error message shows it: valid UTF-8, trimmed,
-// at most StderrTail characters.
-func (p *JournalProber) endOf(stderr []byte) string {
-	text := strings.TrimSpace(strings.ToValidUTF8(string(stderr), string(utf8.RuneError)))
-	runes := []rune(text)
-	return string(runes[max(0, len(runes)-p.Limits.StderrTail):])
-}
-
 func unknownReply(q ProbeRequest, err error) ProbeReply {
 	reason, healing := reasonFor(err)
 	return ProbeReply{RunKey: q.RunKey, State: ProbeUnknown, Reason: reason, Healing: healing}
 }
+
+// reasonRewritten is why a page cannot be appended: the journal does not go on from
+// where the log ends.
+const reasonRewritten = "rewritten"
 
 // reasonFor words why a question got no answer.
 func reasonFor(err error) (string, Healing) {
@@ -139,6 +135,9 @@ func reasonFor(err error) (string, Healing) {
 		return e.Reason, e.Healing
 	}
 	if e, ok := errors.AsType[*JournalError](err); ok {
+		return e.Reason, e.Healing
+	}
+	if e, ok := errors.AsType[*ProbeFailure](err); ok {
 		return e.Reason, e.Healing
 	}
 	return err.Error(), Configuration
@@ -163,7 +162,7 @@ func (p *JournalProber) Page(ctx context.Context, q PageRequest) (PageReply, err
 	}
 	piece, ok := page.After(q.From, q.Last)
 	if !ok {
-		return PageReply{}, &JournalError{Op: "page", Healing: Retry, Reason: "rewritten"}
+		return PageReply{}, &JournalError{Op: "page", Healing: Retry, Reason: reasonRewritten}
 	}
 	edge := EdgeMore
 	if page.ToEnd() {
@@ -173,9 +172,10 @@ func (p *JournalProber) Page(ctx context.Context, q PageRequest) (PageReply, err
 		}
 	}
 	cut := p.Format.Cut(q.Nonce, piece, edge)
-	reply := PageReply{Data: bytes.Clone(piece[:cut.Append]), End: page.ToEnd()}
+	reply := PageReply{Data: bytes.Clone(piece[:cut.Append]), End: page.ToEnd(), Size: page.Size}
 	if cut.Sealed {
 		reply.Exit = new(cut.Exit)
+		reply.Stderr = ExitMessage(page.Stderr)
 	}
 	return reply, nil
 }

@@ -76,6 +76,10 @@ type Sealed struct {
 	ExitCode int
 	At       Millis
 	Stderr   string // the end of the agent's stderr, at most [Limits.StderrTail] characters
+	// Side is set where the journal no longer went on from the log's end, having been
+	// rewritten: the log ends before, and the journal as it was then is stored beside
+	// it, in objects whose keys begin so.
+	Side string
 }
 
 // RunError is why a run did not complete.
@@ -86,9 +90,11 @@ type RunError struct {
 
 // Transcript is what was saved of the agent's stdout.
 type Transcript struct {
-	Bytes    int64
-	SHA256   string // hex, over exactly those bytes
-	Complete bool   // the journal was read to its end
+	Bytes    int64  // of the journal, up to which it was read
+	SHA256   string // hex, over exactly those bytes, what was omitted left out
+	Complete bool   // the journal was read to its end, and all of it is here
+	Omitted  int64  // bytes between head and tail that were too many to keep
+	Side     string // see [Sealed]
 }
 
 // Hold keeps a run's sandbox from expiry and reclaim until a time.
@@ -144,6 +150,7 @@ type Run struct {
 	Sealed           *Sealed
 	LogEnd           int64  // bytes of the journal that are in the log
 	LogHash          []byte // state of the running SHA-256 over them
+	LogOmitted       int64  // of them were too many to keep
 	LogTail          []byte // the last of them, at most JournalOverlap, to know a rewritten journal
 	Transcript       *Transcript
 

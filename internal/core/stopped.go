@@ -42,6 +42,24 @@ func (s *Sweep) TaskStopped(ctx context.Context, task StoppedTask) (SweepReport,
 	return s.hint(ctx, row, task)
 }
 
+// Nudged follows an agent's own word that it has ended: the run is looked at now. It
+// proves nothing (I3); the journal does.
+func (s *Sweep) Nudged(ctx context.Context, key RunKey) (SweepReport, error) {
+	control, err := s.Controls.Control(ctx)
+	if err != nil {
+		return SweepReport{}, fmt.Errorf("nudge: %w", err)
+	}
+	r, err := s.Runs.Run(ctx, key)
+	if err != nil {
+		return SweepReport{}, fmt.Errorf("nudge: run %s: %w", key, err)
+	}
+	if !control.Acts() || r.Status.Terminal() {
+		return newReport(), nil
+	}
+	now := MillisOf(time.Now())
+	return s.lookNow(ctx, r, Hint{ExitedAt: now, TaskARN: r.TaskARN})
+}
+
 // hint tells the run that the sandbox serves now. An attached run lapses soon, so
 // that a host that still lives can say so; a detached one is swept at once.
 func (s *Sweep) hint(ctx context.Context, row LedgerRow, task StoppedTask) (SweepReport, error) {
@@ -54,13 +72,18 @@ func (s *Sweep) hint(ctx context.Context, row LedgerRow, task StoppedTask) (Swee
 	if err != nil {
 		return newReport(), ignoreNotFound(err)
 	}
-	lapse := min(r.DueAt, MillisOf(time.Now()).Add(s.Limits.HintLapse))
-	h := Hint{TaskARN: task.ARN, TaskStoppedAt: task.At, Row: r.Row, DueAt: r.DueAt, Lapse: lapse}
-	if _, err := s.Runs.Update(ctx, key, h); err != nil && !Refused(err) {
-		return SweepReport{}, fmt.Errorf("task stopped: %w", err)
+	return s.lookNow(ctx, r, Hint{TaskARN: task.ARN, TaskStoppedAt: task.At})
+}
+
+// lookNow writes a hint and, where no host may still have its say, sweeps the run.
+func (s *Sweep) lookNow(ctx context.Context, r Run, h Hint) (SweepReport, error) {
+	h.Row, h.DueAt = r.Row, r.DueAt
+	h.Lapse = min(r.DueAt, MillisOf(time.Now()).Add(s.Limits.HintLapse))
+	if _, err := s.Runs.Update(ctx, r.RunKey, h); err != nil && !Refused(err) {
+		return SweepReport{}, fmt.Errorf("hint: %w", err)
 	}
 	if r.Row != RowDetached {
 		return newReport(), nil
 	}
-	return s.Run(ctx, SweepRequest{Runs: []RunKey{key}})
+	return s.Run(ctx, SweepRequest{Runs: []RunKey{r.RunKey}})
 }

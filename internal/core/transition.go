@@ -259,12 +259,14 @@ func driving(r Run, epoch int64) string {
 // when the piece was followed by the sentinel. A store puts the segment in the same
 // transaction; an empty piece has no segment.
 type Append struct {
-	Epoch  int64
-	From   int64
-	End    int64
-	Hash   []byte // state of the running SHA-256 after End
-	Tail   []byte // the last bytes before End, at most JournalOverlap
-	Sealed *Sealed
+	Epoch int64
+	From  int64
+	End   int64
+	Hash  []byte // state of the running SHA-256 after End
+	Tail  []byte // the last bytes before End, at most JournalOverlap
+	// Omitted is how many bytes the log lacks, this piece included.
+	Omitted int64
+	Sealed  *Sealed
 }
 
 // Name is "append".
@@ -282,7 +284,7 @@ func (t Append) Apply(r Run) (Run, error) {
 	if why != "" {
 		return refusal(t, r, why)
 	}
-	r.LogEnd, r.LogHash, r.LogTail = t.End, t.Hash, t.Tail
+	r.LogEnd, r.LogHash, r.LogTail, r.LogOmitted = t.End, t.Hash, t.Tail, t.Omitted
 	if t.Sealed != nil {
 		r.Sealed = t.Sealed
 	}

@@ -1,7 +1,10 @@
 package core_test
 
 import (
+	"cmp"
+	"iter"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -170,3 +173,5 @@ func outcomes(report core.SweepReport) map[core.RunID]core.Outcome {
 }
 
 var long = strings.Repeat("{\"type\":\"text\",\"text\":\"Grüße, 世界\"}\n", 6000)
+
+func sorted[T cmp.Ordered](seq iter.Seq[T]) []T { return slices.Sorted(seq) }

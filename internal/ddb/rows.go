@@ -62,6 +62,7 @@ type runRow struct {
 	Sealed           *sealedRow     `dynamodbav:"sealed,omitempty"`
 	LogEnd           int64          `dynamodbav:"logEnd,omitempty"`
 	LogHash          []byte         `dynamodbav:"logHash,omitempty"`
+	LogOmitted       int64          `dynamodbav:"logOmitted,omitempty"`
 	LogTail          []byte         `dynamodbav:"logTail,omitempty"`
 	Transcript       *transcriptRow `dynamodbav:"transcript,omitempty"`
 
@@ -99,12 +100,15 @@ type sealedRow struct {
 	ExitCode int         `dynamodbav:"exitCode"`
 	At       core.Millis `dynamodbav:"at"`
 	Stderr   string      `dynamodbav:"stderr"`
+	Side     string      `dynamodbav:"side"`
 }
 
 type transcriptRow struct {
 	Bytes    int64  `dynamodbav:"bytes"`
 	SHA256   string `dynamodbav:"sha256"`
 	Complete bool   `dynamodbav:"complete"`
+	Omitted  int64  `dynamodbav:"omitted"`
+	Side     string `dynamodbav:"side"`
 }
 
 type holdRow struct {
@@ -121,6 +125,8 @@ type segmentRow struct {
 	SHA256 string `dynamodbav:"sha256"`
 	Inline []byte `dynamodbav:"inline,omitempty"`
 	Blob   string `dynamodbav:"blob,omitempty"`
+
+	Omitted bool `dynamodbav:"omitted,omitempty"`
 }
 
 type sandboxRow struct {
@@ -209,7 +215,7 @@ func encodeRun(r core.Run) (item, error) {
 		Epoch: r.Epoch, ClaimNonce: r.ClaimNonce, ClaimUntil: r.ClaimUntil, AttachedUntil: r.AttachedUntil,
 		DetachedSince: r.DetachedSince, InterruptedSince: r.InterruptedSince, CancelRequested: r.CancelRequested,
 		Ending: (*endingRow)(r.Ending), Nonce: r.Nonce, Sealed: (*sealedRow)(r.Sealed),
-		LogEnd: r.LogEnd, LogHash: r.LogHash, LogTail: r.LogTail, Transcript: (*transcriptRow)(r.Transcript),
+		LogEnd: r.LogEnd, LogOmitted: r.LogOmitted, LogHash: r.LogHash, LogTail: r.LogTail, Transcript: (*transcriptRow)(r.Transcript),
 		TTLSeconds: r.TTLSeconds, Reclaim: r.Reclaim, OnLapse: r.OnLapse, PauseSeconds: r.PauseSeconds,
 		ReclaimSince: r.ReclaimSince, ReclaimAttempts: r.ReclaimAttempts, ReclaimOutcome: r.ReclaimOutcome,
 		TaskStoppedAt: r.TaskStoppedAt, ExitedAt: r.ExitedAt, ThreadKey: threadKey(r.Tenant, r.Thread),
@@ -273,7 +279,7 @@ func decodeRun(it item) (core.Run, error) {
 		Epoch: row.Epoch, ClaimNonce: row.ClaimNonce, ClaimUntil: row.ClaimUntil, AttachedUntil: row.AttachedUntil,
 		DetachedSince: row.DetachedSince, InterruptedSince: row.InterruptedSince, CancelRequested: row.CancelRequested,
 		Ending: (*core.Ending)(row.Ending), Nonce: row.Nonce, Sealed: (*core.Sealed)(row.Sealed),
-		LogEnd: row.LogEnd, LogHash: row.LogHash, LogTail: row.LogTail, Transcript: (*core.Transcript)(row.Transcript),
+		LogEnd: row.LogEnd, LogOmitted: row.LogOmitted, LogHash: row.LogHash, LogTail: row.LogTail, Transcript: (*core.Transcript)(row.Transcript),
 		TTLSeconds: row.TTLSeconds, Reclaim: row.Reclaim, OnLapse: row.OnLapse, PauseSeconds: row.PauseSeconds,
 		ReclaimSince: row.ReclaimSince, ReclaimAttempts: row.ReclaimAttempts, ReclaimOutcome: row.ReclaimOutcome,
 		TaskStoppedAt: row.TaskStoppedAt, ExitedAt: row.ExitedAt,
@@ -307,7 +313,7 @@ func (row runRow) place() (core.Row, error) {
 func encodeSegment(key core.RunKey, s core.Segment) (item, error) {
 	return attributevalue.MarshalMap(segmentRow{
 		head: head{runPK(key), segmentSK(s.From), version},
-		From: s.From, End: s.End, Epoch: s.Epoch, SHA256: s.SHA256, Inline: s.Inline, Blob: s.Blob,
+		From: s.From, End: s.End, Epoch: s.Epoch, SHA256: s.SHA256, Inline: s.Inline, Blob: s.Blob, Omitted: s.Omitted,
 	})
 }
 
@@ -322,7 +328,9 @@ func decodeSegment(it item) (core.Segment, error) {
 	if row.SK != segmentSK(row.From) {
 		return core.Segment{}, fmt.Errorf("parse segment item %s, %s: it begins at %d", row.PK, row.SK, row.From)
 	}
-	return core.Segment{From: row.From, End: row.End, Epoch: row.Epoch, SHA256: row.SHA256, Inline: row.Inline, Blob: row.Blob}, nil
+	return core.Segment{
+		From: row.From, End: row.End, Epoch: row.Epoch, SHA256: row.SHA256, Inline: row.Inline, Blob: row.Blob, Omitted: row.Omitted,
+	}, nil
 }
 
 func encodeSandbox(s core.Sandbox) (item, error) {

@@ -120,6 +120,7 @@ func appendLog(c *change, t core.Append) {
 	c.set("logEnd", t.End)
 	c.set("logHash", t.Hash)
 	c.set("logTail", t.Tail)
+	c.set("logOmitted", t.Omitted)
 	if t.Sealed != nil {
 		c.set("sealed", (*sealedRow)(t.Sealed))
 	}

@@ -1,6 +1,7 @@
 package mem
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -228,6 +229,19 @@ func (f *Fleet) Write(run core.RunID, text string) {
 	a.stdout = append(a.stdout, text...)
 }
 
+// Rewrite lets a run's agent replace what it has written.
+func (f *Fleet) Rewrite(run core.RunID, text string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.agentOf(run).stdout = []byte(text)
+}
+
+// rewritten reports whether the journal does not go on from a log that ends there.
+func (a *fleetAgent) rewritten(end int64, tail []byte) bool {
+	journal := a.journal()
+	return end > int64(len(journal)) || !bytes.HasSuffix(journal[:end], tail)
+}
+
 // Exit lets a run's agent end with a status.
 func (f *Fleet) Exit(run core.RunID, status int) {
 	f.mu.Lock()
@@ -321,6 +335,9 @@ func (a *fleetAgent) probe(q core.ProbeRequest) core.ProbeReply {
 	if *a.exit != 0 {
 		reply.Stderr = "it failed"
 	}
+	if reply.Rewritten = a.rewritten(q.LogEnd, q.LogTail); reply.Rewritten {
+		return reply
+	}
 	if rest := a.journal()[q.LogEnd:]; len(rest) <= core.JournalRest {
 		cut := core.DefaultJournal.Cut(q.Nonce, rest, core.EdgeEnd)
 		reply.Rest, reply.Whole = slices.Clone(rest[:cut.Append]), cut.Sealed
@@ -357,7 +374,11 @@ func (v View) Page(ctx context.Context, q core.PageRequest) (core.PageReply, err
 		if err != nil {
 			return err
 		}
-		out = page(t.agent(q.Run).journal(), q)
+		a := t.agent(q.Run)
+		if a.rewritten(q.From, q.Last) {
+			return &core.JournalError{Op: "page", Healing: core.Retry, Reason: "rewritten"}
+		}
+		out = page(a.journal(), q)
 		return nil
 	})
 	if err != nil {
@@ -376,9 +397,12 @@ func page(journal []byte, q core.PageRequest) core.PageReply {
 		piece, edge = piece[:fleetPage], core.EdgeMore
 	}
 	cut := core.DefaultJournal.Cut(q.Nonce, piece, edge)
-	out := core.PageReply{Data: slices.Clone(piece[:cut.Append]), End: edge != core.EdgeMore}
+	out := core.PageReply{Data: slices.Clone(piece[:cut.Append]), End: edge != core.EdgeMore, Size: int64(len(journal))}
 	if cut.Sealed {
 		out.Exit = new(cut.Exit)
+		if cut.Exit != 0 {
+			out.Stderr = "it failed"
+		}
 	}
 	return out
 }

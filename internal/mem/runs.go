@@ -135,6 +135,9 @@ func (p *Process) Segments(ctx context.Context, key core.RunKey) ([]core.Segment
 
 // bytesOf returns a segment's bytes, and whether they are all there.
 func (s *Store) bytesOf(segment core.Segment) ([]byte, bool) {
+	if segment.Omitted {
+		return nil, segment.Inline == nil && segment.Blob == ""
+	}
 	data := segment.Inline
 	if segment.Blob != "" {
 		data = s.blobs[segment.Blob]

@@ -93,6 +93,7 @@ const (
 	SourceECS          = "aws.ecs"
 	SourceLocalECS     = "local.ecs" // local Fargate's: AWS and its emulators refuse events in the name of aws.*
 	SourceSchedule     = "sandkeeper.schedule"
+	SourceNudge        = "sandkeeper.nudge" // an agent says that it has ended
 	DetailTaskState    = "ECS Task State Change"
 	DetailScheduleTick = "Tick"
 	TaskStopped        = "STOPPED" // the lastStatus that the rule lets through

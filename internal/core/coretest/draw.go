@@ -103,7 +103,10 @@ func drawParts(rt *rapid.T, r *core.Run) {
 		})
 	}
 	r.Transcript = maybe(rt, "transcript", func(rt *rapid.T) core.Transcript {
-		return core.Transcript{Bytes: sizes.Draw(rt, "bytes"), SHA256: texts.Draw(rt, "sha256"), Complete: booleans.Draw(rt, "complete")}
+		return core.Transcript{
+			Bytes: sizes.Draw(rt, "bytes"), SHA256: texts.Draw(rt, "sha256"), Complete: booleans.Draw(rt, "complete"),
+			Omitted: sizes.Draw(rt, "omitted"), Side: texts.Draw(rt, "side"),
+		}
 	})
 	if booleans.Draw(rt, "hold") {
 		r.Hold = core.Hold{Until: times.Draw(rt, "holdUntil"), By: texts.Draw(rt, "holdBy"), Why: texts.Draw(rt, "holdWhy")}
@@ -202,8 +205,12 @@ func drawAppend(rt *rapid.T, r core.Run) core.Transition {
 	end := from + sizes.Draw(rt, "length")
 	return core.Append{
 		Epoch: as(rt, "epoch", r.Epoch, epochs), From: from, End: end, Hash: []byte{1, byte(end)}, Tail: []byte{2, byte(end)},
+		Omitted: sizes.Draw(rt, "lacking"),
 		Sealed: maybe(rt, "to seal", func(rt *rapid.T) core.Sealed {
-			return core.Sealed{ExitCode: rapid.IntRange(0, 1).Draw(rt, "exit"), At: times.Draw(rt, "at"), Stderr: texts.Draw(rt, "stderr")}
+			return core.Sealed{
+				ExitCode: rapid.IntRange(0, 1).Draw(rt, "exit"), At: times.Draw(rt, "at"),
+				Stderr: texts.Draw(rt, "stderr"), Side: texts.Draw(rt, "side"),
+			}
 		}),
 	}
 }

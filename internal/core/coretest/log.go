@@ -21,6 +21,7 @@ func RunLog(t *testing.T, open Open) {
 		"Append by many at once to one place has one winner":   logRace,
 		"Append meets other writes and does not lose to them":  logConflict,
 		"Segments lists the whole log in order, all pages":     logPages,
+		"a piece that was omitted has no bytes":                logOmitted,
 		"Segments of one run are no other's, and none is none": logApart,
 		"A log written in pieces reads back whole":             logWhole,
 	}
@@ -242,4 +243,20 @@ func logWhole(t *testing.T, s Stores) {
 	if !bytes.Equal(got, want) || digest != hex.EncodeToString(sum[:]) {
 		t.Errorf("read %d bytes with digest %s, want the %d written", len(got), digest, len(want))
 	}
+}
+
+func logOmitted(t *testing.T, s Stores) {
+	r := whole("acme", "r")
+	r.Status, r.Sealed, r.Transcript, r.FinishedAt = core.Running, nil, nil, 0
+	r.Row, r.DueAt, r.Reclaim, r.ReclaimSince = core.RowDetached, 0, core.ReclaimNone, 0
+	must(t, s.Seed.Run(t.Context(), r))
+	a := core.Append{Epoch: r.Epoch, From: r.LogEnd, End: r.LogEnd + 1000, Hash: r.LogHash, Omitted: 1000}
+	segment := core.Segment{From: a.From, End: a.End, Epoch: r.Epoch, Omitted: true}
+	after, err := s.Log.Append(t.Context(), r.RunKey, a, segment)
+	must(t, err)
+	equal(t, "log end", after.LogEnd, a.End)
+	equal(t, "omitted", after.LogOmitted, int64(1000))
+	segments, err := s.Log.Segments(t.Context(), r.RunKey)
+	must(t, err)
+	equal(t, "the log", segments, []core.Segment{segment})
 }
