@@ -135,6 +135,10 @@ type agent struct {
 	early   map[int64][]byte
 	outputs int
 	shaken  bool
+
+	output   <-chan []byte   // of the terminal; nil before and after
+	ended    <-chan struct{} // the command; nil before it began
+	deadline <-chan time.Time
 }
 
 type flying struct {
@@ -146,6 +150,40 @@ type flying struct {
 func (a *agent) run(ctx context.Context, command string) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	incoming := a.listen(ctx)
+	if a.g.noReply || a.g.absent || a.g.closeText != "" {
+		a.disappoint(ctx)
+		for range incoming {
+		}
+		return
+	}
+	a.write(ctx, gatewayFrame("start_publication", nil))
+	if a.g.handshake == "" {
+		a.spawn(a.g.words(command))
+	} else {
+		a.send(ctx, 5, []byte(`{"AgentVersion":"3.3","RequestedClientActions":[`+a.g.handshake+`]}`))
+	}
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for goOn := true; goOn; {
+		select {
+		case b, open := <-incoming:
+			goOn = open && a.receive(ctx, b)
+			if a.shaken && a.ended == nil {
+				a.spawn(a.g.words(command))
+			}
+		case b, open := <-a.output:
+			goOn = a.print(ctx, b, open)
+		case <-ticker.C:
+			a.resend(ctx)
+			goOn = a.ended == nil || a.output != nil || len(a.flight) > 0 || a.leave(ctx)
+		case <-a.deadline:
+			goOn = a.leave(ctx)
+		}
+	}
+}
+
+func (a *agent) listen(ctx context.Context) <-chan []byte {
 	incoming := make(chan []byte)
 	go func() {
 		defer close(incoming)
@@ -161,69 +199,42 @@ func (a *agent) run(ctx context.Context, command string) {
 			}
 		}
 	}()
-	if a.g.noReply || a.g.absent || a.g.closeText != "" {
-		if a.g.absent {
-			a.write(ctx, gatewayFrame("pause_publication", nil))
-		}
-		if a.g.closeText != "" {
-			a.close(ctx, a.g.closeText)
-		}
-		for range incoming {
-		}
-		return
+	return incoming
+}
+
+// disappoint is a session in which nothing runs.
+func (a *agent) disappoint(ctx context.Context) {
+	if a.g.absent {
+		a.write(ctx, gatewayFrame("pause_publication", nil))
 	}
-	a.shaken = a.g.handshake == ""
-	if !a.shaken {
-		a.send(ctx, 5, []byte(`{"AgentVersion":"3.3","RequestedClientActions":[`+a.g.handshake+`]}`))
+	if a.g.closeText != "" {
+		a.close(ctx, a.g.closeText)
 	}
-	a.write(ctx, gatewayFrame("start_publication", nil))
-	var output <-chan []byte
-	var ended <-chan struct{}
-	if a.shaken {
-		output, ended = a.spawn(a.g.words(command))
+}
+
+// print sends what the command printed; false ends the session.
+func (a *agent) print(ctx context.Context, b []byte, open bool) bool {
+	if !open {
+		a.output = nil
+		a.deadline = time.After(a.g.drain)
+		return true
 	}
-	var deadline <-chan time.Time
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		select {
-		case b, open := <-incoming:
-			if !open {
-				return
-			}
-			if !a.receive(ctx, b) {
-				return
-			}
-			if a.shaken && ended == nil {
-				output, ended = a.spawn(a.g.words(command))
-			}
-		case b, open := <-output:
-			if !open {
-				output = nil
-				deadline = time.After(a.g.drain)
-				continue
-			}
-			if a.g.onOutput != nil {
-				a.g.onOutput()
-			}
-			a.send(ctx, 1, b)
-			if a.outputs++; a.outputs == a.g.cutAfter {
-				a.conn.CloseNow()
-				return
-			}
-		case <-ticker.C:
-			a.resend(ctx)
-			if ended != nil && output == nil && len(a.flight) == 0 {
-				<-ended
-				a.close(ctx, "")
-				return
-			}
-		case <-deadline:
-			<-ended
-			a.close(ctx, "")
-			return
-		}
+	if a.g.onOutput != nil {
+		a.g.onOutput()
 	}
+	a.send(ctx, 1, b)
+	if a.outputs++; a.outputs == a.g.cutAfter {
+		a.conn.CloseNow()
+		return false
+	}
+	return true
+}
+
+// leave ends the session once the command has.
+func (a *agent) leave(ctx context.Context) bool {
+	<-a.ended
+	a.close(ctx, "")
+	return false
 }
 
 // words splits as the agent does, for what this package sends: quotes are single.
@@ -245,7 +256,7 @@ func (g *gateway) words(command string) []string {
 }
 
 // spawn runs the command in a session of its own on a fresh terminal.
-func (a *agent) spawn(words []string) (<-chan []byte, <-chan struct{}) {
+func (a *agent) spawn(words []string) {
 	output, ended := make(chan []byte), make(chan struct{})
 	master, slave, err := terminal.Open()
 	if err != nil {
@@ -285,7 +296,7 @@ func (a *agent) spawn(words []string) (<-chan []byte, <-chan struct{}) {
 			}
 		}
 	}()
-	return output, ended
+	a.output, a.ended, a.shaken = output, ended, true
 }
 
 // receive takes a message of the client's; false ends the session.

@@ -3,9 +3,11 @@ package ecsexec_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -132,54 +134,36 @@ func TestAnswerEndsTheSessionOnceItIsClosed(t *testing.T) {
 	})
 }
 
-// lossy plays an agent over a line that loses, doubles and swaps: it prints the
+// lossy plays an agent over a line that loses, doubles and delays: it prints the
 // answer once the typed lines are complete. It repeats its oldest message only, and
-// gives up linger after the trailer.
+// closes at the interrupt, or linger after the trailer.
 type lossy struct {
 	line   *line
 	random *rand.Rand
 	chunks [][]byte
-	typed  []byte
 	want   []byte // the typed lines
 	linger time.Duration
+
+	next    int64
+	flight  []flying // in order
+	typed   []byte
+	expect  int64
+	early   map[int64][]byte
+	printed bool
+	end     <-chan time.Time
 }
 
 func (a *lossy) play(ctx context.Context) {
-	type flying struct {
-		bytes []byte
-		sent  time.Time
-	}
-	var flight []flying
-	numbers := map[int]int64{}
-	var next, expect int64
-	early := map[int64][]byte{}
-	send := func(b []byte) {
-		flight = append(flight, flying{b, time.Now()})
-		numbers[len(numbers)] = next
-		next++
-		a.pass(b)
-	}
-	first := int64(0) // number of flight[0]
-	gone := map[int64]bool{}
-	send(output(next, mark+" ready.\r\n"))
+	a.early = map[int64][]byte{}
+	a.send(output(a.next, mark+" ready.\r\n"))
+	a.print()
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
-	var end <-chan time.Time
-	printed := len(a.want) > 0
-	if !printed {
-		for _, c := range a.chunks {
-			send(output(next, string(c)))
-		}
-		end = time.After(a.linger)
-		printed = true
-	} else {
-		printed = false
-	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-end:
+		case <-a.end:
 			a.close()
 			return
 		case b := <-a.line.fromClient:
@@ -187,43 +171,58 @@ func (a *lossy) play(ctx context.Context) {
 			if err != nil || a.random.Float64() < 0.1 {
 				continue
 			}
-			switch f.Kind {
-			case "acknowledge":
-				var seq int64
-				fmt.Sscanf(string(f.Payload[bytes.LastIndex(f.Payload, []byte("Number\":"))+8:]), "%d", &seq)
-				gone[seq] = true
-				for len(flight) > 0 && gone[first] {
-					flight, first = flight[1:], first+1
-				}
-			case "input_stream_data":
-				a.pass(ackOf(f.Seq))
-				if f.Seq >= expect {
-					early[f.Seq] = f.Payload
-				}
-				for p, ok := early[expect]; ok; p, ok = early[expect] {
-					delete(early, expect)
-					expect++
-					a.typed = append(a.typed, p...)
-				}
-				if !printed && bytes.Equal(a.typed, a.want) {
-					printed = true
-					for _, c := range a.chunks {
-						send(output(next, string(c)))
-					}
-					end = time.After(a.linger)
-				}
-				if bytes.HasSuffix(a.typed, []byte{3}) {
-					a.close()
-					return
-				}
+			if f.Kind == "acknowledge" {
+				a.acknowledged(f.Payload)
+			} else if a.input(f); bytes.HasSuffix(a.typed, []byte{3}) {
+				a.close()
+				return
 			}
 		case <-ticker.C:
-			if len(flight) > 0 && time.Since(flight[0].sent) > 50*time.Millisecond {
-				flight[0].sent = time.Now()
-				a.pass(flight[0].bytes)
+			if len(a.flight) > 0 && time.Since(a.flight[0].sent) > 50*time.Millisecond {
+				a.flight[0].sent = time.Now()
+				a.pass(a.flight[0].bytes)
 			}
 		}
 	}
+}
+
+func (a *lossy) send(b []byte) {
+	a.flight = append(a.flight, flying{a.next, b, time.Now()})
+	a.next++
+	a.pass(b)
+}
+
+// print sends the answer if the typed lines are complete.
+func (a *lossy) print() {
+	if a.printed || !bytes.Equal(a.typed, a.want) {
+		return
+	}
+	a.printed = true
+	for _, c := range a.chunks {
+		a.send(output(a.next, string(c)))
+	}
+	a.end = time.After(a.linger)
+}
+
+func (a *lossy) acknowledged(body []byte) {
+	var ack struct{ AcknowledgedMessageSequenceNumber int64 }
+	if err := json.Unmarshal(body, &ack); err != nil {
+		panic(err)
+	}
+	a.flight = slices.DeleteFunc(a.flight, func(f flying) bool { return f.seq == ack.AcknowledgedMessageSequenceNumber })
+}
+
+func (a *lossy) input(f ecsexec.Frame) {
+	a.pass(ackOf(f.Seq))
+	if f.Seq >= a.expect {
+		a.early[f.Seq] = f.Payload
+	}
+	for p, ok := a.early[a.expect]; ok; p, ok = a.early[a.expect] {
+		delete(a.early, a.expect)
+		a.expect++
+		a.typed = append(a.typed, p...)
+	}
+	a.print()
 }
 
 func (a *lossy) close() {
