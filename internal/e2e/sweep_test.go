@@ -1,10 +1,18 @@
 package e2e_test
 
 import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
 	"reflect"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
 func TestATickBringsAFinishedRunToAStoppedTask(t *testing.T) {
@@ -49,4 +57,138 @@ func TestATickBringsAFinishedRunToAStoppedTask(t *testing.T) {
 	if task, err := in.fargate.Task(producing.TaskARN); err != nil || task.DesiredStatus != "RUNNING" {
 		t.Errorf("the producing run's task is to be %s: %v", task.DesiredStatus, err)
 	}
+}
+
+func TestEveryTranscriptIsWhatItsAgentWrote(t *testing.T) {
+	in := installed(t)
+	every := make([]byte, 256)
+	for i := range every {
+		every[i] = byte(i)
+	}
+	noise := make([]byte, 70_000) // more than a probe carries along
+	_, _ = rand.Read(noise)
+	line := []byte(`{"type":"assistant","text":"` + strings.Repeat("and on 🚀 ", 400) + "\"}\n")
+	cases := []struct {
+		run   core.RunID
+		wrote []byte
+		exit  int
+		shell string // instead of printing what it wrote
+		input []byte
+	}{
+		{run: "all-bytes", wrote: every},
+		{run: "all-bytes-from-stdin", wrote: every, shell: "cat", input: every},
+		{run: "noise", wrote: noise, exit: 1},
+		{run: "no-final-newline", wrote: []byte("Grüße\n世界 \ufffd"), exit: 255},
+		{run: "empty", wrote: nil},
+		{run: "empty-and-killed", wrote: nil, exit: 137, shell: "kill -9 $$"},
+		{run: "newlines", wrote: []byte("\n\n\r\n\n"), exit: 137},
+		{run: "false-sentinel", wrote: []byte("{\"__exit\":0,\"__nonce\":\"0123456789abcdef0123456789abcdef\"}\n"), exit: 2},
+		{run: "three-megabytes", wrote: bytes.Repeat(line, 3<<20/len(line)+1)},
+	}
+	var agents []agent
+	for _, c := range cases {
+		if c.shell == "" {
+			c.shell = in.prints(t, c.wrote, c.exit)
+		}
+		agents = append(agents, agent{run: c.run, shell: c.shell, input: c.input})
+	}
+	runs := in.beginAll(t, agents)
+	in.finishAll(t, runs)
+	for i, c := range cases {
+		t.Run(string(c.run), func(t *testing.T) {
+			r := in.settle(t, runs[i].RunKey)
+			in.checkTranscript(t, r, c.wrote)
+			want := core.Completed
+			if c.exit != 0 {
+				want = core.Failed
+			}
+			if r.Status != want || r.ExitCode == nil || *r.ExitCode != c.exit {
+				t.Errorf("ended as %s, exit %v, want %s and %d", r.Status, r.ExitCode, want, c.exit)
+			}
+		})
+	}
+}
+
+func TestHostileIdsKeepRunsApart(t *testing.T) {
+	in := installed(t)
+	ids := []core.RunID{
+		"a/b", "a_2fb", "__", "..", "🚀", "a#run", "-rf", "con", "$(exit 1) 'q' \"d\"\nline",
+		core.RunID(strings.Repeat("x", 300)), core.RunID(strings.Repeat("x", 299) + "y"),
+	}
+	tenant := core.TenantID("acme/#_🚀")
+	var agents []agent
+	for i, id := range ids {
+		agents = append(agents, agent{tenant: tenant, run: id, shell: in.prints(t, fmt.Append(nil, "run ", i, "\n"), i)})
+	}
+	runs := in.beginAll(t, agents)
+	in.finishAll(t, runs)
+	for i := range ids {
+		r := in.settle(t, runs[i].RunKey)
+		in.checkTranscript(t, r, fmt.Append(nil, "run ", i, "\n"))
+		if r.RunKey.Run != ids[i] || r.ExitCode == nil || *r.ExitCode != i {
+			t.Errorf("run %.40q ended as %.40q with exit %v, want %d", ids[i], r.RunKey.Run, r.ExitCode, i)
+		}
+	}
+}
+
+func TestTwoSweepsAtOnceFinishEachRunOnce(t *testing.T) {
+	in := installed(t)
+	var agents []agent
+	var wrote [][]byte
+	for i := range 20 {
+		wrote = append(wrote, bytes.Repeat(fmt.Appendf(nil, "line of run %d\n", i), 1000))
+		agents = append(agents, agent{run: core.RunID(fmt.Sprint("of-twenty-", i)), shell: in.prints(t, wrote[i], i)})
+	}
+	runs := in.beginAll(t, agents)
+	for _, r := range runs {
+		in.exited(t, r)
+	}
+	finalized := map[core.RunKey]int{}
+	await(t, "finish all", func() bool {
+		for _, report := range in.sweepTwice(t) {
+			for _, e := range report.Runs {
+				if e.Outcome == core.Finalized {
+					finalized[e.RunKey]++
+				} else if e.Outcome != core.NotClaimed {
+					t.Errorf("run %s: %s %s %s", e.RunKey, e.Outcome, e.Reason, e.Error)
+				}
+			}
+		}
+		return len(finalized) >= len(runs)
+	})
+	for i, r := range runs {
+		r := in.settle(t, r.RunKey)
+		in.checkTranscript(t, r, wrote[i])
+		if n := finalized[r.RunKey]; n != 1 {
+			t.Errorf("run %s was finalized %d times", r.RunKey, n)
+		}
+		if n := in.gate.count("StopTask", r.TaskARN); n != 1 {
+			t.Errorf("run %s: StopTask was called %d times", r.RunKey, n)
+		}
+	}
+}
+
+// sweepTwice lets two ticks arrive at the same moment.
+func (in *installation) sweepTwice(t *testing.T) [2]core.SweepReport {
+	t.Helper()
+	var reports [2]core.SweepReport
+	var errs [2]error
+	tick := event(t, "reap-tick.json")
+	var wg sync.WaitGroup
+	for i := range reports {
+		wg.Go(func() { reports[i], errs[i] = in.tryReap(in.out[names.OutReapFunction], tick) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Fatal(err)
+	}
+	return reports
+}
+
+// finishAll lets the schedule tick until every run has ended.
+func (in *installation) finishAll(t *testing.T, runs []core.Run) {
+	t.Helper()
+	in.sweepUntil(t, "finish all", func(core.SweepReport) bool {
+		return !slices.ContainsFunc(runs, func(r core.Run) bool { return !in.run(t, r.RunKey).Status.Terminal() })
+	})
 }

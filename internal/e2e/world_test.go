@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,11 +26,13 @@ import (
 
 // agent is a run to begin: a real process in a task of its own.
 type agent struct {
+	tenant  core.TenantID // "": one of its own
 	run     core.RunID
 	shell   string // text for sh -c
 	input   []byte // stdin; nil: none
 	ttl     int64  // seconds after the detach; 0: the installation's
 	reclaim core.ReclaimKind
+	onLapse core.OnLapse
 	// stays says that the host stays attached, for attachment after its start; 0:
 	// the default.
 	stays      bool
@@ -50,25 +53,46 @@ func (in *installation) prints(t *testing.T, data []byte, exit int) string {
 }
 
 // begin is a host that starts a run up to its agent, and detaches unless told
-// otherwise. Each run has a tenant of its own. At the test's end what is left of it
-// is ended by the installation's own means.
+// otherwise. At the test's end what is left of it is ended by the installation's own
+// means.
 func (in *installation) begin(t *testing.T, a agent) core.Run {
 	t.Helper()
-	r, err := in.start(t, a)
-	if err != nil {
+	return in.beginAll(t, []agent{a})[0]
+}
+
+// hosts is how many hosts start their runs at a time.
+const hosts = 6
+
+// beginAll begins each agent and returns the runs in the same order.
+func (in *installation) beginAll(t *testing.T, agents []agent) []core.Run {
+	t.Helper()
+	runs, errs := make([]core.Run, len(agents)), make([]error, len(agents))
+	var wg sync.WaitGroup
+	for first := range hosts {
+		wg.Go(func() {
+			for i := first; i < len(agents); i += hosts {
+				runs[i], errs[i] = in.start(t, agents[i])
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	return r
+	return runs
 }
 
 func (in *installation) start(t *testing.T, a agent) (core.Run, error) {
+	if a.tenant == "" {
+		a.tenant = core.TenantID(rand.Text())
+	}
 	host := in.host
 	if a.attachment > 0 {
 		host.Limits.Attachment = a.attachment
 	}
 	r, err := host.Start(t.Context(), core.RunRequest{
-		RunKey: core.RunKey{Tenant: core.TenantID(rand.Text()), Run: a.run}, Thread: core.ThreadID(a.run),
-		HostNonce: "host", Definition: "e2e", TTLSeconds: a.ttl, Reclaim: a.reclaim,
+		RunKey: core.RunKey{Tenant: a.tenant, Run: a.run}, Thread: core.ThreadID(a.run),
+		HostNonce: "host", Definition: "e2e", TTLSeconds: a.ttl, Reclaim: a.reclaim, OnLapse: a.onLapse,
 	})
 	if err != nil {
 		return core.Run{}, err
@@ -197,6 +221,26 @@ func (in *installation) ledger(t *testing.T, r core.Run) core.LedgerRow {
 		t.Fatal(err)
 	}
 	return row
+}
+
+// exited waits until the run's wrapper has written its sentinel.
+func (in *installation) exited(t *testing.T, r core.Run) {
+	t.Helper()
+	await(t, "exit of "+r.RunKey.String(), func() bool {
+		task, err := in.fargate.Task(r.TaskARN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		journals, err := filepath.Glob(filepath.Join(task.Containers[0].JournalDir, "*"+core.DefaultJournal.Ext))
+		if err != nil || len(journals) != 1 {
+			t.Fatalf("run %s: want one journal, got %q: %v", r.RunKey, journals, err)
+		}
+		journal, err := os.ReadFile(journals[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bytes.Contains(journal, []byte(r.Nonce))
+	})
 }
 
 // settled reports whether nothing of the run is left that could cost money or be
