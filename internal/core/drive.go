@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -35,17 +36,19 @@ func (a *allowance) open() error {
 func (a *allowance) spend(n int) { a.left.Add(-int64(n)) }
 
 // workAll does every job, a few at a time, and takes no new one after NewRunsFor.
-func (s *Sweep) workAll(ctx context.Context, jobs []job, p policy, begun time.Time) []RunReport {
+func (s *Sweep) workAll(ctx context.Context, jobs []job, p policy, begun time.Time) ([]RunReport, []Notice) {
 	jobs, held := s.admit(ctx, jobs, p)
 	entries := make([]RunReport, len(jobs))
+	notices := make([]Notice, len(jobs))
 	a := newAllowance(s.Limits.SweepBytes)
 	pool(s.Limits.SweepWidth, len(jobs), func(i int) {
 		entries[i] = RunReport{RunKey: jobs[i].run.RunKey, Outcome: BudgetExceeded, Reason: "sweep time is over"}
 		if time.Since(begun) <= s.Limits.NewRunsFor {
-			entries[i] = s.work(ctx, jobs[i], a)
+			entries[i], notices[i] = s.work(ctx, jobs[i], a)
 		}
 	})
-	return append(entries, held...)
+	notices = slices.DeleteFunc(notices, func(n Notice) bool { return n.Type == "" })
+	return append(entries, held...), notices
 }
 
 // admit lets through what may be ended, and reports the rest as held. Ends without a
@@ -116,11 +119,11 @@ func countEnds(ctx context.Context, controls Controls, breaker ControlWriter, c 
 // claim's own image, the last appends; then finish, which is terminal status, closed
 // log and reclaim mark in one write; then the message. A crash between any two
 // leaves a record from which the next sweep goes on.
-func (s *Sweep) work(ctx context.Context, j job, a *allowance) RunReport {
+func (s *Sweep) work(ctx context.Context, j job, a *allowance) (RunReport, Notice) {
 	entry := RunReport{RunKey: j.run.RunKey, Reason: j.decision.why}
 	claimed, err := s.Runs.Update(ctx, j.run.RunKey, claimOf(j, MillisOf(time.Now()), s.Limits))
 	if err != nil {
-		return entry.failed(err)
+		return entry.failed(err), Notice{}
 	}
 	budget, cancel := context.WithTimeoutCause(ctx, s.Limits.RunBudget, errBudget)
 	defer cancel()
@@ -131,7 +134,7 @@ func (s *Sweep) work(ctx context.Context, j job, a *allowance) RunReport {
 			entry.Outcome, entry.BudgetSpent = BudgetExceeded, true
 		}
 		s.release(ctx, claimed)
-		return entry
+		return entry, Notice{}
 	}
 	return s.close(ctx, j, end, entry)
 }
@@ -309,23 +312,24 @@ func (s *Sweep) drain(ctx context.Context, r Run, dead bool, a *allowance) (ende
 }
 
 // close finishes the run and announces its sandbox's end.
-func (s *Sweep) close(ctx context.Context, j job, end ended, entry RunReport) RunReport {
+func (s *Sweep) close(ctx context.Context, j job, end ended, entry RunReport) (RunReport, Notice) {
 	finish, err := s.finishOf(j, end)
 	if err != nil {
-		return entry.failed(err)
+		return entry.failed(err), Notice{}
 	}
 	r, err := s.Runs.Update(ctx, j.run.RunKey, finish)
 	if err != nil {
-		return entry.failed(err)
+		return entry.failed(err), Notice{}
 	}
 	entry.Outcome, entry.Status, entry.ExitCode = outcomeOf(r, j.decision), r.Status, r.ExitCode
+	notice := endNotice(r, entry)
 	if r.Row != RowReclaim {
-		return entry
+		return entry, notice
 	}
 	if err := s.Queue.Send(ctx, []ReclaimJob{jobOf(r)}); err != nil {
 		entry.Outcome, entry.Error = ReclaimFailed, err.Error()
 	}
-	return entry
+	return entry, notice
 }
 
 // release lets the next sweep go on at once. It is a courtesy: a claim that stays
@@ -349,6 +353,7 @@ func (s *Sweep) finishOf(j job, end ended) (Finish, error) {
 		Epoch: r.Epoch, Nonce: r.ClaimNonce, Now: now, NotBefore: now.Add(s.Limits.RetryStop),
 		Transcript: Transcript{Bytes: r.LogEnd, SHA256: sum, Complete: end.complete && r.LogOmitted == 0, Omitted: r.LogOmitted},
 		Reclaim:    ReclaimEnd,
+		ExpiresAt:  now.Add(s.Limits.Retention),
 	}
 	switch {
 	case r.Sealed != nil:

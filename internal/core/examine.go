@@ -25,7 +25,7 @@ func (s *Sweep) examine(ctx context.Context, runs []Run, p policy, begun time.Ti
 	evidences := make([]evidence, len(runs))
 	s.askTasks(ctx, runs, evidences, p)
 	s.askJournals(ctx, runs, evidences, p, begun, report)
-	s.takeNotes(ctx, runs, evidences, p)
+	s.takeNotes(ctx, runs, evidences, p, report)
 	var jobs []job
 	for i, r := range runs {
 		d := decide(r, evidences[i], MillisOf(time.Now()), p)
@@ -230,32 +230,53 @@ func earlier(a, b Millis) Millis {
 }
 
 // takeNotes brings the notes of those runs up to date that could not be told about,
-// so that a state that lasts is told from one that passes. A note that cannot be
-// read or written leaves the run as it is.
-func (s *Sweep) takeNotes(ctx context.Context, runs []Run, evidences []evidence, p policy) {
+// or are in a state that somebody wants to hear of once, so that a state that lasts is
+// told from one that passes. A note that cannot be read or written leaves the run as
+// it is.
+func (s *Sweep) takeNotes(ctx context.Context, runs []Run, evidences []evidence, p policy, report *SweepReport) {
+	seen := make([]sighting, len(runs))
 	var noting []int
 	for i, e := range evidences {
-		if (sighting{e.probe, e.task.Life == TaskMissing}).worthNoting() {
+		seen[i] = s.sight(runs[i], e, p)
+		if seen[i].worthNoting() {
 			noting = append(noting, i)
 		}
 	}
+	var mu sync.Mutex
 	pool(s.Limits.SweepWidth, len(noting), func(n int) {
 		i := noting[n]
-		seen := sighting{evidences[i].probe, evidences[i].task.Life == TaskMissing}
-		note, err := s.Notes.Note(ctx, runs[i].RunKey)
+		before, after, err := s.note(ctx, runs[i].RunKey, seen[i], p)
 		if err != nil {
 			s.Logger.WarnContext(ctx, "note", "run", runs[i].RunKey.String(), "err", err)
 			return
 		}
-		next, write := note.after(seen, MillisOf(time.Now()), s.Limits)
-		if write && p.acts {
-			if err := s.Notes.PutNote(ctx, runs[i].RunKey, next); err != nil {
-				s.Logger.WarnContext(ctx, "note", "run", runs[i].RunKey.String(), "err", err)
-				return
-			}
-		}
-		evidences[i].note = next
+		evidences[i].note = after
+		mu.Lock()
+		defer mu.Unlock()
+		report.notices = append(report.notices, noticesOf(runs[i], before, after)...)
 	})
+}
+
+// sight is what this sweep saw of a run that is worth a note.
+func (s *Sweep) sight(r Run, e evidence, p policy) sighting {
+	now := MillisOf(time.Now())
+	d := decide(r, e, now, p)
+	return sighting{
+		reply: e.probe, missing: e.task.Life == TaskMissing,
+		held:     d.act == actLeave && d.outcome == Held && d.why == "held",
+		expiring: d.act == actLeave && d.outcome == Producing && expired(r, now.Add(s.Limits.ExpiringBefore), s.Limits),
+	}
+}
+
+func (s *Sweep) note(ctx context.Context, key RunKey, seen sighting, p policy) (before, after Note, err error) {
+	if before, err = s.Notes.Note(ctx, key); err != nil {
+		return Note{}, Note{}, err
+	}
+	after, write := before.after(seen, MillisOf(time.Now()), s.Limits)
+	if write && p.acts {
+		err = s.Notes.PutNote(ctx, key, after)
+	}
+	return before, after, err
 }
 
 func probeOf(r Run) ProbeRequest {

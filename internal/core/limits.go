@@ -51,6 +51,12 @@ type Limits struct {
 	// NoteGap is the longest silence between two sightings of a missing task that
 	// still count as one stretch.
 	NoteGap time.Duration
+	// ExpiringBefore is how long before its expiry a run is announced as expiring.
+	ExpiringBefore time.Duration
+	// Retention is how long an ended run's record and log stay.
+	Retention time.Duration
+	// LeakGrace is how old a task must be before an audit calls it leaked.
+	LeakGrace time.Duration
 	// BreakerWindow is over what time the breaker counts.
 	BreakerWindow time.Duration
 	// HintLapse is how soon an attachment lapses after news that its task stopped.
@@ -83,6 +89,9 @@ type Limits struct {
 	// BreakerMost is how many runs may be ended without a sentinel in the breaker's
 	// window; more at once are rather a fault of ours or of AWS than of the agents.
 	BreakerMost int
+	// FanOutAt is how many listed runs one sweep does by itself; above it each shard
+	// gets a sweep of its own.
+	FanOutAt int
 	// ProbeBatch is how many runs one call of the probe function asks.
 	ProbeBatch int
 	// ProbeCalls is how many probe calls a sweep has under way at a time.
@@ -116,6 +125,9 @@ var DefaultLimits = Limits{
 	DeadApart:         2 * time.Minute,
 	NoteEvery:         10 * time.Minute,
 	NoteGap:           5 * time.Minute,
+	ExpiringBefore:    30 * time.Minute,
+	Retention:         90 * 24 * time.Hour,
+	LeakGrace:         time.Hour,
 	BreakerWindow:     10 * time.Minute,
 	HintLapse:         30 * time.Second,
 	RetryStop:         time.Minute,
@@ -130,6 +142,7 @@ var DefaultLimits = Limits{
 	SweepBytes:        64 << 20,
 	StderrTail:        MaxExitMessage,
 	BreakerMost:       50,
+	FanOutAt:          10_000,
 	ProbeBatch:        20,
 	ProbeCalls:        4,
 	ProbeRate:         20,
@@ -147,10 +160,10 @@ func (l Limits) Validate() error {
 	}
 	for _, d := range []time.Duration{l.RunTTL, l.PauseTTL, l.IdleTTL, l.Attachment, l.RunBudget, l.ClaimLease,
 		l.NewRunsFor, l.SweepTimeout, l.ProbeTimeout, l.ReclaimTimeout, l.DrainGrace, l.StopGrace, l.LaunchWindow,
-		l.LaunchLag, l.MissingGrace, l.DeadApart, l.NoteEvery, l.NoteGap, l.BreakerWindow, l.HintLapse, l.RetryStop, l.ReclaimBackoff, l.ReclaimBackoffMax, l.Frozen} {
+		l.LaunchLag, l.MissingGrace, l.DeadApart, l.NoteEvery, l.NoteGap, l.ExpiringBefore, l.Retention, l.LeakGrace, l.BreakerWindow, l.HintLapse, l.RetryStop, l.ReclaimBackoff, l.ReclaimBackoffMax, l.Frozen} {
 		need(d > 0, "every duration must be positive")
 	}
-	for _, n := range []int{l.ProbeTail, l.ProbeRest, l.Page, l.InlineSegment, l.StderrTail, l.BreakerMost, l.ProbeBatch, l.ProbeCalls, l.ProbeWidth, l.SweepWidth} {
+	for _, n := range []int{l.ProbeTail, l.ProbeRest, l.Page, l.InlineSegment, l.StderrTail, l.BreakerMost, l.FanOutAt, l.ProbeBatch, l.ProbeCalls, l.ProbeWidth, l.SweepWidth} {
 		need(n > 0, "every size and width must be positive")
 	}
 	need(l.ProbeRate > 0 && l.ProbeRate <= 40, "the probe rate must be above 0 and within the account's 40 a second")

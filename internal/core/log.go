@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash"
 	"slices"
+	"time"
 )
 
 // Segment is one piece of a run's log: the journal's bytes From to End. Its bytes
@@ -18,7 +19,8 @@ type Segment struct {
 	SHA256    string // hex, over the piece's bytes
 	Inline    []byte
 	Blob      string
-	Omitted   bool // too many to keep: it has no bytes
+	Omitted   bool   // too many to keep: it has no bytes
+	ExpiresAt Millis // when retention may take it, with its run's record
 }
 
 // RunLog is the delivered output of runs, by byte position of the journal.
@@ -52,6 +54,9 @@ type LogWriter struct {
 	Log    RunLog
 	Blobs  Blobs
 	Inline int // largest piece kept in the segment itself, bytes
+	// Retention is how long a segment stays, counted from when it is written: longer
+	// than its run's record, which is counted from the run's end. Zero: for ever.
+	Retention time.Duration
 }
 
 // Append delivers data, the journal's bytes from r.LogEnd on, and seals the log if
@@ -69,7 +74,7 @@ func (w *LogWriter) Append(ctx context.Context, r Run, data []byte, sealed *Seal
 	}
 	end := r.LogEnd + int64(len(data))
 	sum := sha256.Sum256(data)
-	segment := Segment{From: r.LogEnd, End: end, Epoch: r.Epoch, SHA256: hex.EncodeToString(sum[:])}
+	segment := Segment{From: r.LogEnd, End: end, Epoch: r.Epoch, SHA256: hex.EncodeToString(sum[:]), ExpiresAt: w.expiry()}
 	switch {
 	case len(data) == 0:
 	case len(data) <= w.Inline:
@@ -90,9 +95,16 @@ func (w *LogWriter) Skip(ctx context.Context, r Run, to int64) (Run, error) {
 	if to <= r.LogEnd {
 		return Run{}, fmt.Errorf("skip in run %s: from %d to %d: want a position behind", r.RunKey, r.LogEnd, to)
 	}
-	segment := Segment{From: r.LogEnd, End: to, Epoch: r.Epoch, Omitted: true}
+	segment := Segment{From: r.LogEnd, End: to, Epoch: r.Epoch, Omitted: true, ExpiresAt: w.expiry()}
 	a := Append{Epoch: r.Epoch, From: r.LogEnd, End: to, Hash: r.LogHash, Omitted: r.LogOmitted + to - r.LogEnd}
 	return w.Log.Append(ctx, r.RunKey, a, segment)
+}
+
+func (w *LogWriter) expiry() Millis {
+	if w.Retention == 0 {
+		return 0
+	}
+	return MillisOf(time.Now()).Add(w.Retention)
 }
 
 // Beside stores a piece of a journal that does not go on from the log, and returns

@@ -18,6 +18,9 @@ type Note struct {
 	DeadSince Millis // when the agent was first seen dead, as DeadAs
 	DeadAs    Dead
 	Missing   Millis // since when, without a break, ECS does not know the task
+
+	HeldSince     Millis // it would have ended, and is held
+	ExpiringSince Millis // its time is nearly over, and a warning was given
 }
 
 // Dead is how a sandbox shows that no process of a run can still end its journal.
@@ -43,8 +46,10 @@ type Notes interface {
 
 // sighting is what one sweep saw of a run.
 type sighting struct {
-	reply   *ProbeReply
-	missing bool
+	reply    *ProbeReply
+	missing  bool
+	held     bool // decided: would end, is held
+	expiring bool // decided: works, and will expire soon
 }
 
 // after is the note once s was seen at now, and whether it must be written: a
@@ -57,6 +62,8 @@ func (n Note) after(s sighting, now Millis, l Limits) (Note, bool) {
 	} else if n.Missing == 0 || now >= n.At.Add(l.NoteGap) {
 		next.Missing = now
 	}
+	next.HeldSince = since(s.held, n.HeldSince, now)
+	next.ExpiringSince = since(s.expiring, n.ExpiringSince, now)
 	dead, unknown := NotDead, false
 	if s.reply != nil {
 		dead, unknown = s.reply.Dead, s.reply.State == ProbeUnknown
@@ -79,9 +86,20 @@ func (n Note) after(s sighting, now Millis, l Limits) (Note, bool) {
 	return next, same != n || s.missing || now >= n.At.Add(l.NoteEvery)
 }
 
+// since is when a state began that holds now.
+func since(holds bool, before, now Millis) Millis {
+	switch {
+	case !holds:
+		return 0
+	case before != 0:
+		return before
+	}
+	return now
+}
+
 // worthNoting reports whether a sighting has anything for a note.
 func (s sighting) worthNoting() bool {
-	return s.missing || s.reply != nil && (s.reply.State == ProbeUnknown || s.reply.Dead != NotDead)
+	return s.missing || s.held || s.expiring || s.reply != nil && (s.reply.State == ProbeUnknown || s.reply.Dead != NotDead)
 }
 
 // sure reports whether an agent has been seen dead in this way for long enough.

@@ -48,7 +48,10 @@ type SweepReport struct {
 	OldestLap  Millis          `json:"oldestLap,omitempty"` // since when a run waits to be examined
 	Outcomes   map[Outcome]int `json:"outcomes"`
 	Runs       []RunReport     `json:"runs"`
-	Errors     []string        `json:"errors,omitempty"` // of what concerns no run
+	FannedOut  int             `json:"fannedOut,omitempty"` // shards handed to sweeps of their own
+	Errors     []string        `json:"errors,omitempty"`    // of what concerns no run
+
+	notices []Notice
 }
 
 // Plan is what a saved plan holds of a report: the entries that would be carried

@@ -225,6 +225,9 @@ func (c *Reclaimer) bind(ctx context.Context, a *attempt) (ReclaimOutcome, error
 	}
 	r, err := c.Runs.Run(ctx, key)
 	switch {
+	case isNotFound(err) && a.job.Kind == JobDue:
+		a.run = Run{RunKey: key} // retention took the run; its sandbox must not outlive it
+		return "", nil
 	case isNotFound(err):
 		return ReclaimNotFound, nil
 	case err != nil:
@@ -271,7 +274,7 @@ func (c *Reclaimer) guarded(ctx context.Context, a attempt) (ReclaimOutcome, err
 		return ReclaimDestroyFailed, err
 	}
 	r, err := c.Runs.Run(ctx, a.run.RunKey)
-	if err != nil {
+	if err != nil && !(isNotFound(err) && a.job.Kind == JobDue) {
 		return ReclaimDestroyFailed, err
 	}
 	until := r.Hold.Until
@@ -454,7 +457,9 @@ func (c *Reclaimer) unmark(ctx context.Context, job ReclaimJob, outcome ReclaimO
 	if job.Run == "" {
 		return outcome, nil
 	}
-	_, err := c.Runs.Update(ctx, RunKey{Tenant: job.Tenant, Run: job.Run}, ReclaimDone{Instance: job.Instance, Outcome: outcome})
+	_, err := c.Runs.Update(ctx, RunKey{Tenant: job.Tenant, Run: job.Run}, ReclaimDone{
+		Instance: job.Instance, Outcome: outcome, ExpiresAt: MillisOf(time.Now()).Add(c.Limits.Retention),
+	})
 	return outcome, ignoreNotFound(ignoreRefused(err))
 }
 

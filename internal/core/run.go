@@ -164,6 +164,10 @@ type Run struct {
 	ReclaimAttempts int
 	ReclaimOutcome  ReclaimOutcome
 
+	// ExpiresAt is when retention may take the record; zero while it has not ended or
+	// its sandbox's end is owed.
+	ExpiresAt Millis
+
 	TaskStoppedAt Millis // hint
 	ExitedAt      Millis // hint
 }

@@ -88,6 +88,8 @@ type Sweep struct {
 	Notes     Notes
 	Cursors   Cursors
 	Budget    Budget
+	Announcer Announcer  // nil: nobody is told
+	Fanout    ShardQueue // nil: one sweep does everything
 	Limits    Limits
 	Install   string // name of the installation, see [StartedBy]
 	Logger    *slog.Logger
@@ -176,28 +178,35 @@ func (s *Sweep) Run(ctx context.Context, request SweepRequest) (SweepReport, err
 	if err != nil {
 		return SweepReport{}, fmt.Errorf("sweep: %w", err)
 	}
+	report := newReport()
+	p := policy{
+		limits: s.Limits, control: control, acts: control.Acts() && request.Mode != ModePlan, named: len(request.keys()) > 0,
+	}
+	if s.fansOut(request, found, p) {
+		return s.fanOut(ctx, report)
+	}
 	runs, bad, err := s.load(ctx, found.runs)
 	if err != nil {
 		return SweepReport{}, fmt.Errorf("sweep: %w", err)
 	}
-	report := newReport()
 	for _, b := range bad {
 		report.add(RunReport{RunKey: b.RunKey, Outcome: FailedSweep, Error: b.Err.Error()})
 	}
-	p := policy{limits: s.Limits, control: control, acts: control.Acts() && request.Mode != ModePlan, named: len(request.keys()) > 0}
 	if p.acts && request.Mode != ModeApply {
 		s.settle(ctx, found.sandboxes, &report)
 		s.resend(ctx, runs, &report)
 	}
 	runs = s.turn(ctx, runs, p, &report)
-	candidates := slices.DeleteFunc(runs, func(r Run) bool { return !candidate(r, MillisOf(begun)) })
+	candidates := s.candidates(runs, p, MillisOf(begun), &report)
 	report.Considered = len(candidates) + len(bad)
 	jobs := s.examine(ctx, candidates, p, begun, &report)
 	if request.Mode == ModeApply {
 		jobs = unchanged(jobs, request.Plan, &report)
 	}
 	if p.acts {
-		report.add(s.workAll(ctx, jobs, p, begun)...)
+		entries, notices := s.workAll(ctx, jobs, p, begun)
+		report.add(entries...)
+		s.announce(ctx, append(report.notices, notices...))
 	} else {
 		report.add(planned(jobs)...)
 	}
@@ -220,6 +229,47 @@ func unchanged(jobs []job, plan []PlanEntry, report *SweepReport) []job {
 		}
 		return !same
 	})
+}
+
+// candidates are the runs to judge. One that was asked for by name and is none is
+// reported with the reason.
+func (s *Sweep) candidates(runs []Run, p policy, now Millis, report *SweepReport) []Run {
+	return slices.DeleteFunc(runs, func(r Run) bool {
+		if candidate(r, now) {
+			return false
+		}
+		if p.named {
+			d := decide(r, evidence{}, now, p)
+			report.add(RunReport{RunKey: r.RunKey, Outcome: d.outcome, Reason: d.why})
+		}
+		return true
+	})
+}
+
+// ShardQueue takes shards to be swept by invocations of their own.
+type ShardQueue interface {
+	// SendShards returns an error if any of the shards may not have been taken.
+	SendShards(ctx context.Context, shards []int) error
+}
+
+// fansOut reports whether there is too much for one sweep: then each shard gets one
+// of its own, the same code with a shard list.
+func (s *Sweep) fansOut(request SweepRequest, found listing, p policy) bool {
+	whole := len(request.keys())+len(request.Shards) == 0
+	return s.Fanout != nil && p.acts && whole && len(found.runs) > s.Limits.FanOutAt
+}
+
+func (s *Sweep) fanOut(ctx context.Context, report SweepReport) (SweepReport, error) {
+	shards := make([]int, Shards)
+	for i := range shards {
+		shards[i] = i
+	}
+	if err := s.Fanout.SendShards(ctx, shards); err != nil {
+		return SweepReport{}, fmt.Errorf("sweep: %w", err)
+	}
+	report.FannedOut = len(shards)
+	s.log(ctx, report)
+	return report, nil
 }
 
 // candidate reports whether a sweep has to judge r: detached, or paused and due.

@@ -309,6 +309,7 @@ type Finish struct {
 	ExitCode   *int
 	Transcript Transcript // Bytes must equal the log's end
 	Reclaim    ReclaimKind
+	ExpiresAt  Millis // when the record may go, unless a mark is still owed then
 	NotBefore  Millis // when a sweep sends the reclaim message again; not before the first was sent
 }
 
@@ -330,7 +331,10 @@ func (t Finish) Apply(r Run) (Run, error) {
 	transcript := t.Transcript
 	r.Status, r.FinishedAt, r.Error, r.ExitCode, r.Transcript = t.Status, t.Now, t.Error, t.ExitCode, &transcript
 	r.ClaimUntil, r.AttachedUntil = 0, 0
-	r.Reclaim = t.Reclaim
+	r.Reclaim, r.ExpiresAt = t.Reclaim, 0
+	if t.Reclaim == ReclaimNone {
+		r.ExpiresAt = t.ExpiresAt
+	}
 	r.Row, r.DueAt, r.ReclaimSince = RowNone, 0, 0
 	if t.Reclaim != ReclaimNone {
 		r.Row, r.DueAt, r.ReclaimSince = RowReclaim, t.NotBefore, t.Now
@@ -448,8 +452,9 @@ func (Hint) Landed(Run) bool { return false }
 
 // ReclaimDone removes an ended run's reclaim mark.
 type ReclaimDone struct {
-	Instance InstanceID // as read
-	Outcome  ReclaimOutcome
+	Instance  InstanceID // as read
+	Outcome   ReclaimOutcome
+	ExpiresAt Millis // when the record may go
 }
 
 // Name is "reclaim done".
@@ -460,7 +465,7 @@ func (t ReclaimDone) Apply(r Run) (Run, error) {
 	if why := marked(r, t.Instance); why != "" {
 		return refusal(t, r, why)
 	}
-	r.Row, r.DueAt, r.ReclaimOutcome = RowNone, 0, t.Outcome
+	r.Row, r.DueAt, r.ReclaimOutcome, r.ExpiresAt = RowNone, 0, t.Outcome, t.ExpiresAt
 	return r, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
 // change is one conditional write of one item that exists, being put together: the
@@ -96,6 +97,12 @@ func (c *change) dueAt(at core.Millis) {
 	}
 	c.set("dueAt", at)
 	c.update = c.update.Set(expression.Name("dueShard"), expression.Value(c.shard)) // shard 0 is a shard
+}
+
+// keep says until when retention leaves an item alone; zero is for ever.
+func (c *change) keep(until core.Millis) {
+	c.set("keepUntil", until)
+	c.set(names.TTL, ttl(until))
 }
 
 // settle takes a run out of both indexes.

@@ -75,6 +75,8 @@ type runRow struct {
 	ReclaimSince    core.Millis         `dynamodbav:"reclaimSince,omitempty"`
 	ReclaimAttempts int                 `dynamodbav:"reclaimAttempts,omitempty"`
 	ReclaimOutcome  core.ReclaimOutcome `dynamodbav:"reclaimOutcome,omitempty"`
+	KeepUntil       core.Millis         `dynamodbav:"keepUntil,omitempty"`
+	ExpiresAt       int64               `dynamodbav:"expiresAt,omitempty"` // keepUntil in seconds, for DynamoDB's TTL
 
 	TaskStoppedAt core.Millis `dynamodbav:"taskStoppedAt,omitempty"`
 	ExitedAt      core.Millis `dynamodbav:"exitedAt,omitempty"`
@@ -126,7 +128,9 @@ type segmentRow struct {
 	Inline []byte `dynamodbav:"inline,omitempty"`
 	Blob   string `dynamodbav:"blob,omitempty"`
 
-	Omitted bool `dynamodbav:"omitted,omitempty"`
+	Omitted   bool        `dynamodbav:"omitted,omitempty"`
+	KeepUntil core.Millis `dynamodbav:"keepUntil,omitempty"`
+	ExpiresAt int64       `dynamodbav:"expiresAt,omitempty"`
 }
 
 type sandboxRow struct {
@@ -218,6 +222,7 @@ func encodeRun(r core.Run) (item, error) {
 		LogEnd: r.LogEnd, LogOmitted: r.LogOmitted, LogHash: r.LogHash, LogTail: r.LogTail, Transcript: (*transcriptRow)(r.Transcript),
 		TTLSeconds: r.TTLSeconds, Reclaim: r.Reclaim, OnLapse: r.OnLapse, PauseSeconds: r.PauseSeconds,
 		ReclaimSince: r.ReclaimSince, ReclaimAttempts: r.ReclaimAttempts, ReclaimOutcome: r.ReclaimOutcome,
+		KeepUntil: r.ExpiresAt, ExpiresAt: ttl(r.ExpiresAt),
 		TaskStoppedAt: r.TaskStoppedAt, ExitedAt: r.ExitedAt, ThreadKey: threadKey(r.Tenant, r.Thread),
 	}
 	if r.Hold != (core.Hold{}) {
@@ -282,6 +287,7 @@ func decodeRun(it item) (core.Run, error) {
 		LogEnd: row.LogEnd, LogOmitted: row.LogOmitted, LogHash: row.LogHash, LogTail: row.LogTail, Transcript: (*core.Transcript)(row.Transcript),
 		TTLSeconds: row.TTLSeconds, Reclaim: row.Reclaim, OnLapse: row.OnLapse, PauseSeconds: row.PauseSeconds,
 		ReclaimSince: row.ReclaimSince, ReclaimAttempts: row.ReclaimAttempts, ReclaimOutcome: row.ReclaimOutcome,
+		ExpiresAt:     row.KeepUntil,
 		TaskStoppedAt: row.TaskStoppedAt, ExitedAt: row.ExitedAt,
 	}
 	if row.Hold != nil {
@@ -310,10 +316,14 @@ func (row runRow) place() (core.Row, error) {
 	return core.RowNone, nil
 }
 
+// ttl is a time as DynamoDB's TTL takes it: whole seconds; zero is no expiry.
+func ttl(at core.Millis) int64 { return int64(at) / 1000 }
+
 func encodeSegment(key core.RunKey, s core.Segment) (item, error) {
 	return attributevalue.MarshalMap(segmentRow{
 		head: head{runPK(key), segmentSK(s.From), version},
 		From: s.From, End: s.End, Epoch: s.Epoch, SHA256: s.SHA256, Inline: s.Inline, Blob: s.Blob, Omitted: s.Omitted,
+		KeepUntil: s.ExpiresAt, ExpiresAt: ttl(s.ExpiresAt),
 	})
 }
 
@@ -330,6 +340,7 @@ func decodeSegment(it item) (core.Segment, error) {
 	}
 	return core.Segment{
 		From: row.From, End: row.End, Epoch: row.Epoch, SHA256: row.SHA256, Inline: row.Inline, Blob: row.Blob, Omitted: row.Omitted,
+		ExpiresAt: row.KeepUntil,
 	}, nil
 }
 

@@ -47,6 +47,7 @@ func runChange(key core.RunKey, t core.Transition) (*change, error) {
 		c.need(over(), stands(core.RowReclaim), is("instanceId", t.Instance))
 		c.set("reclaimOutcome", t.Outcome)
 		c.settle()
+		c.keep(t.ExpiresAt)
 	case core.ReclaimLater:
 		c.need(over(), stands(core.RowReclaim), is("instanceId", t.Instance))
 		c.set("reclaimOutcome", t.Outcome)
@@ -141,8 +142,10 @@ func finish(c *change, t core.Finish) {
 	if t.Reclaim == core.ReclaimNone {
 		c.remove("reclaimSince")
 		c.settle()
+		c.keep(t.ExpiresAt)
 		return
 	}
+	c.keep(0)
 	c.set("reclaimSince", t.Now)
 	c.due(core.RowReclaim, t.NotBefore)
 }

@@ -49,7 +49,7 @@ func (s *Store) accuseRun(op string, before, after core.Run) {
 // say of it.
 func unmarked(r core.Run) core.Run {
 	r.Hold = core.Hold{}
-	r.Row, r.DueAt, r.ReclaimAttempts, r.ReclaimOutcome = "", 0, 0, ""
+	r.Row, r.DueAt, r.ReclaimAttempts, r.ReclaimOutcome, r.ExpiresAt = "", 0, 0, "", 0
 	return r
 }
 

@@ -144,7 +144,7 @@ var runTransitions = map[string]drawing[core.Run, core.Transition]{
 	"RequestCancel": {draw: drawRequestCancel},
 	"Hint":          {shape: in(core.Running, core.RowLapse), draw: drawHint},
 	"ReclaimDone": {shape: in(core.Completed, core.RowReclaim), draw: func(rt *rapid.T, r core.Run) core.Transition {
-		return core.ReclaimDone{Instance: as(rt, "instance", r.Instance, instances), Outcome: outcomes.Draw(rt, "becomes")}
+		return core.ReclaimDone{Instance: as(rt, "instance", r.Instance, instances), Outcome: outcomes.Draw(rt, "becomes"), ExpiresAt: times.Draw(rt, "expires")}
 	}},
 	"ReclaimLater": {shape: in(core.Completed, core.RowReclaim), draw: drawReclaimLater},
 	"NameInstance": {shape: live, draw: drawNameInstance},
@@ -220,7 +220,7 @@ func drawFinish(rt *rapid.T, r core.Run) core.Transition {
 		Epoch: as(rt, "epoch", r.Epoch, epochs), Nonce: as(rt, "mine", r.ClaimNonce, nonces), Now: moments.Draw(rt, "now"),
 		Status:     as(rt, "becomes", core.Failed, statuses),
 		Transcript: core.Transcript{Bytes: as(rt, "log end", r.LogEnd, sizes), SHA256: "00", Complete: booleans.Draw(rt, "whole")},
-		Reclaim:    kinds.Draw(rt, "owes"), NotBefore: moments.Draw(rt, "notBefore"),
+		Reclaim:    kinds.Draw(rt, "owes"), NotBefore: moments.Draw(rt, "notBefore"), ExpiresAt: times.Draw(rt, "expires"),
 	}
 	t.Error = maybe(rt, "with error", func(rt *rapid.T) core.RunError { return core.RunError{Code: "c", Message: texts.Draw(rt, "text")} })
 	t.ExitCode = maybe(rt, "with exit", func(rt *rapid.T) int { return rapid.IntRange(0, 2).Draw(rt, "exit") })

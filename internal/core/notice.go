@@ -1,0 +1,74 @@
+package core
+
+import "context"
+
+// NoticeType is what an outbound event tells.
+type NoticeType string
+
+// The types. They are for other systems, which need not poll then; the records stay
+// the truth, since an event may come twice or, after a crash, never.
+const (
+	NoticeFinalized NoticeType = "run.finalized"  // ended by itself, or cancelled
+	NoticeExpiring  NoticeType = "run.expiring"   // will expire soon
+	NoticeExpired   NoticeType = "run.expired"    // was ended: its time was over
+	NoticeLost      NoticeType = "run.lost"       // its task or its agent died
+	NoticeHeld      NoticeType = "run.held"       // would have ended, and is held
+	NoticeLeaked    NoticeType = "sandbox.leaked" // a task runs that no open ledger row names
+)
+
+// Notice is one outbound event.
+type Notice struct {
+	Type NoticeType `json:"type"`
+	RunKey
+	Thread   ThreadID `json:"thread,omitempty"`
+	Outcome  Outcome  `json:"outcome,omitempty"`
+	Status   Status   `json:"status,omitempty"`
+	ExitCode *int     `json:"exitCode,omitempty"`
+	Reason   string   `json:"reason,omitempty"`
+	TaskARN  string   `json:"taskArn,omitempty"`
+	At       Millis   `json:"at"`
+}
+
+// Announcer carries notices to other systems.
+type Announcer interface {
+	// Announce returns an error if any of the notices may not have been taken.
+	Announce(ctx context.Context, notices []Notice) error
+}
+
+// noticeOf is what an ended run's outcome is announced as.
+var noticeOf = map[Outcome]NoticeType{
+	Finalized: NoticeFinalized, Cancelled: NoticeFinalized, ReclaimFailed: NoticeFinalized,
+	Expired: NoticeExpired, Lost: NoticeLost, Died: NoticeLost,
+}
+
+// endNotice announces a run that a sweep closed.
+func endNotice(r Run, e RunReport) Notice {
+	n := Notice{
+		Type: noticeOf[e.Outcome], RunKey: r.RunKey, Thread: r.Thread, Outcome: e.Outcome, Status: r.Status,
+		ExitCode: r.ExitCode, Reason: e.Reason, TaskARN: r.TaskARN, At: r.FinishedAt,
+	}
+	return n
+}
+
+// noticesOf announces the states that a note says have just begun.
+func noticesOf(r Run, before, after Note) []Notice {
+	var out []Notice
+	add := func(t NoticeType, began, was Millis) {
+		if began != 0 && was == 0 {
+			out = append(out, Notice{Type: t, RunKey: r.RunKey, Thread: r.Thread, Status: r.Status, TaskARN: r.TaskARN, At: began})
+		}
+	}
+	add(NoticeHeld, after.HeldSince, before.HeldSince)
+	add(NoticeExpiring, after.ExpiringSince, before.ExpiringSince)
+	return out
+}
+
+// announce sends what a sweep has to tell. It is not worth failing for.
+func (s *Sweep) announce(ctx context.Context, notices []Notice) {
+	if s.Announcer == nil || len(notices) == 0 {
+		return
+	}
+	if err := s.Announcer.Announce(ctx, notices); err != nil {
+		s.Logger.WarnContext(ctx, "announce", "err", err)
+	}
+}
