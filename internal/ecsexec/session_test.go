@@ -292,19 +292,22 @@ func TestLossNeverMakesAWrongAnswer(t *testing.T) {
 func TestLossOnRealTerminals(t *testing.T) {
 	input := bytes.Repeat([]byte("0123456789abcdef"), 300)
 	for seed := range uint64(12) {
-		g := newGateway(t)
-		g.faults = faults{loss: 0.1, double: 0.1, swap: 0.1, seed: seed}
-		g.digest = seed%3 != 0
-		got, err := executor(g).Exec(t.Context(), target, "cat; head -c 20000 /dev/zero; exit 5", input)
-		if err != nil {
-			if e := execError(t, err); e.Healing != core.Retry {
-				t.Errorf("seed %d: %v", seed, e)
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			g := newGateway(t)
+			g.faults = faults{loss: 0.1, double: 0.1, swap: 0.1, seed: seed}
+			g.digest = seed%3 != 0
+			got, err := executor(g).Exec(t.Context(), target, "cat; head -c 20000 /dev/zero; exit 5", input)
+			if err != nil {
+				if e := execError(t, err); e.Healing != core.Retry {
+					t.Error(err)
+				}
+				return
 			}
-			continue
-		}
-		if got.Exit != 5 || !bytes.Equal(got.Stdout, append(bytes.Clone(input), make([]byte, 20_000)...)) {
-			t.Errorf("seed %d: a wrong answer: exit %d, %d bytes", seed, got.Exit, len(got.Stdout))
-		}
+			if got.Exit != 5 || !bytes.Equal(got.Stdout, append(bytes.Clone(input), make([]byte, 20_000)...)) {
+				t.Errorf("a wrong answer: exit %d, %d bytes", got.Exit, len(got.Stdout))
+			}
+		})
 	}
 }
 

@@ -96,6 +96,7 @@ func TestWrapperInEveryShell(t *testing.T) {
 			{"large output", "i=0; while [ $i -lt 3000 ]; do echo line-$i; i=$((i+1)); done | tail -c 20", nil, "\nline-2998\nline-2999\n"[1:], 0},
 		} {
 			t.Run(name+"/"+c.name, func(t *testing.T) {
+				t.Parallel()
 				g := newGateway(t)
 				configure(g)
 				got, err := executor(g).Exec(t.Context(), target, c.script, c.input)
@@ -108,6 +109,7 @@ func TestWrapperInEveryShell(t *testing.T) {
 			})
 		}
 		t.Run(name+"/watchdog", func(t *testing.T) {
+			t.Parallel()
 			g := newGateway(t)
 			configure(g)
 			late := filepath.Join(t.TempDir(), "late")
@@ -119,6 +121,7 @@ func TestWrapperInEveryShell(t *testing.T) {
 			wantAbsent(t, late)
 		})
 		t.Run(name+"/vanished client", func(t *testing.T) {
+			t.Parallel()
 			g := newGateway(t)
 			configure(g)
 			g.cutAfter = 1
@@ -131,6 +134,7 @@ func TestWrapperInEveryShell(t *testing.T) {
 			wantAbsent(t, late)
 		})
 		t.Run(name+"/cancelled", func(t *testing.T) {
+			t.Parallel()
 			g := newGateway(t)
 			configure(g)
 			late := filepath.Join(t.TempDir(), "late")
