@@ -1,0 +1,107 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
+)
+
+// actor is one process of ours: a sweep, a reclaim, a host's or an operator's
+// operation. It stands still before each of its port calls.
+type actor struct {
+	id    int
+	kind  string // sweep, plan, reclaim, host, operator
+	name  string
+	run   int           // whom it is about; -1: nobody in particular
+	skew  time.Duration // how far its clock is ahead
+	p     *mem.Process
+	plan  map[int]mem.Fault
+	next  func() (string, bool)
+	close func()
+	waits string // the call it is about to make
+	over  bool
+
+	// What the oracle remembers of it.
+	control   core.Control // as it knows it
+	read      bool         // it has read control
+	sinceRead int          // its calls since, describing aside
+	readAt    int          // the step of that
+}
+
+// spawn adds an actor and lets it come to its first call. do must make its calls
+// through a and start no goroutine that does.
+func (w *world) spawn(id int, kind, name string, run int, timeout time.Duration, do func(ctx context.Context, a *actor)) *actor {
+	a := &actor{id: id, kind: kind, name: fmt.Sprintf("%s#%d", name, id), run: run, plan: map[int]mem.Fault{}}
+	if w.config.Skew > 0 {
+		a.skew = w.config.Skew * time.Duration(id%3-1)
+	}
+	a.next, a.close = iter.Pull(func(yield func(string) bool) {
+		a.p = w.store.NewProcess(mem.Faults{At: a.plan, Before: func(_ context.Context, call string) {
+			if !a.p.Stopped() && !yield(call) {
+				a.plan[len(a.p.Calls())+1] = mem.StopBefore
+			}
+		}})
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
+		defer cancel()
+		do(ctx, a)
+	})
+	w.actors = append(w.actors, a)
+	w.advance(a)
+	return a
+}
+
+// advance carries out the call that a waits for.
+func (w *world) advance(a *actor) {
+	defer func() {
+		if what := recover(); what != nil {
+			a.over = true
+			w.accuse("%s panics: %v\n%s", a.name, what, debug.Stack())
+		}
+	}()
+	call, more := a.next()
+	a.waits, a.over = call, !more
+}
+
+// step carries out the next call of a, with that fault, and holds the rules against
+// what came of it.
+func (w *world) step(a *actor, fault mem.Fault) {
+	call := a.waits
+	w.steps++
+	if w.tracing {
+		text := a.name + ": " + call
+		if fault != mem.None {
+			text += " [" + fault.String() + "]"
+		}
+		w.note("%s", text)
+	}
+	n := len(a.p.Calls()) + 1
+	if fault != mem.None {
+		a.plan[n] = fault
+	}
+	w.acting, w.call = a, call
+	if !strings.HasPrefix(call, "describe") {
+		a.sinceRead++
+	}
+	w.advance(a)
+	w.collect()
+	if changes(call) {
+		w.judge(a, call)
+	}
+	w.acting = nil
+}
+
+// changes reports whether a call of that name may change anything.
+func changes(call string) bool {
+	first, _, _ := strings.Cut(call, " ")
+	switch first {
+	case "read", "list", "load", "describe", "probe", "page":
+		return false
+	}
+	return true
+}

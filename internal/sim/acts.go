@@ -1,0 +1,326 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
+)
+
+// apply lets a choice happen, if it can.
+func (w *world) apply(c Choice) {
+	switch {
+	case c.Op == OpGo:
+		w.goOn(c)
+	case c.Op.spawns():
+		w.enter(c)
+	default:
+		w.happen(c)
+	}
+	w.collect()
+}
+
+// goOn lets an actor make its next calls.
+func (w *world) goOn(c Choice) {
+	for _, a := range w.actors {
+		if a.id != c.ID {
+			continue
+		}
+		fault := c.Fault
+		for n := 0; n < c.N && !a.over && !w.broken(); n++ {
+			w.step(a, fault)
+			fault = mem.None
+		}
+	}
+}
+
+// enter brings an actor.
+func (w *world) enter(c Choice) {
+	r := w.runs[c.Run]
+	switch c.Op {
+	case OpSweep, OpPlan, OpApply:
+		w.enterSweep(c)
+	case OpStopped:
+		w.tell(c, r)
+	case OpNudge:
+		w.spawn(c.ID, "sweep", "nudge of "+string(r.key.Run), c.Run, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
+			_, _ = w.sweep(a).Nudged(ctx, r.key)
+		})
+	case OpDeliver:
+		w.deliver(c, r)
+	case OpBegin, OpRenew, OpDetach, OpAttach, OpTake, OpPause, OpCancel:
+		w.enterHost(c, r)
+	default:
+		w.enterOperator(c, r)
+	}
+}
+
+func (w *world) enterSweep(c Choice) {
+	request := core.SweepRequest{}
+	switch {
+	case c.Op == OpPlan:
+		request.Mode = core.ModePlan
+	case c.Op == OpApply && len(w.plan) == 0:
+		return
+	case c.Op == OpApply:
+		request.Mode, request.Plan = core.ModeApply, w.plan
+	case c.Op == OpSweep && c.N == 1:
+		request.Runs = []core.RunKey{w.runs[c.Run].key}
+	case c.Op == OpSweep && c.N > 1:
+		request.Shards = []int{c.N % core.Shards, (c.N + 1) % core.Shards}
+	}
+	kind := "sweep"
+	if c.Op == OpPlan {
+		kind = "plan"
+	}
+	w.spawn(c.ID, kind, string(c.Op), -1, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
+		report, err := w.sweep(a).Run(ctx, request)
+		if err == nil && kind == "plan" {
+			w.plan = report.Plan()
+		}
+	})
+}
+
+// tell lets ECS tell that the run's task has stopped.
+func (w *world) tell(c Choice, r *agentRun) {
+	task, ok := w.taskOf(r)
+	if !ok || w.lives(task.arn) {
+		return
+	}
+	news := core.StoppedTask{ARN: task.arn, StartedBy: core.StartedBy(install, task.instance), At: now().Add(-time.Duration(c.N) * time.Second)}
+	w.spawn(c.ID, "sweep", "news of "+string(r.key.Run), c.Run, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
+		_, _ = w.sweep(a).TaskStopped(ctx, news) // late, twice or lost: it proves nothing
+	})
+}
+
+// deliver hands out a message about the run, the newest or one before it, perhaps
+// again.
+func (w *world) deliver(c Choice, r *agentRun) {
+	skip := c.N
+	for i := len(w.sent) - 1; i >= 0; i-- {
+		if m := &w.sent[i]; m.run == r.key.Run {
+			if skip--; skip < 0 {
+				w.reclaim(c.ID, m)
+				return
+			}
+		}
+	}
+}
+
+func (w *world) reclaim(id int, m *message) *actor {
+	m.times++
+	job := m.job
+	return w.spawn(id, "reclaim", fmt.Sprintf("reclaim (%s of %s)", job.Kind, m.run), -1, w.limits.ReclaimTimeout, func(ctx context.Context, a *actor) {
+		_, _ = w.reclaimer(a).Do(ctx, job) // a failed message comes again by its mark
+	})
+}
+
+// hostTimeout bounds a host's operation.
+const hostTimeout = 70 * time.Second
+
+func (w *world) enterHost(c Choice, r *agentRun) {
+	h := &r.hosts[c.N%2]
+	name := fmt.Sprintf("%s of %s by host %d", c.Op, r.key.Run, c.N%2)
+	known := h.run.Epoch != 0
+	if !known && (c.Op == OpRenew || c.Op == OpDetach || c.Op == OpPause) {
+		return
+	}
+	w.spawn(c.ID, "host", name, c.Run, hostTimeout, func(ctx context.Context, a *actor) {
+		p, at := w.ports(a), now()
+		switch c.Op {
+		case OpBegin:
+			w.begin(ctx, a, r, h)
+		case OpRenew:
+			_, _ = p.Update(ctx, r.key, core.Renew{Epoch: h.run.Epoch, Until: at.Add(w.limits.Attachment)})
+		case OpDetach:
+			_, _ = p.Update(ctx, r.key, core.Detach{Epoch: h.run.Epoch, Now: at})
+		case OpPause:
+			_, _ = p.Update(ctx, r.key, core.Interrupt{Epoch: h.run.Epoch, Now: at, Until: at.Add(w.limits.PauseTTL)})
+		case OpCancel:
+			_, _ = core.RequestCancelOf(ctx, p, r.key)
+		default:
+			w.attach(ctx, a, r, h, c.Op == OpTake)
+		}
+	})
+}
+
+// begin starts a run, or goes on to. Whatever hinders it, the host may ask again.
+func (w *world) begin(ctx context.Context, a *actor, r *agentRun, h *host) {
+	request := core.RunRequest{
+		RunKey: r.key, Thread: w.thread(r), HostNonce: h.nonce, Definition: "d", TTLSeconds: int64(60 << (r.n % 4)),
+	}
+	if w.config.Idle {
+		request.Reclaim = core.ReclaimIdle
+	}
+	if w.config.Lapses && r.n%2 == 1 {
+		request.OnLapse = core.LapseCancels
+	}
+	run, err := w.launcher(a).Start(ctx, request)
+	if err != nil {
+		return
+	}
+	h.run = run
+	w.ensure(ctx, a, r, h)
+}
+
+// ensure gives the run its task and its agent.
+func (w *world) ensure(ctx context.Context, a *actor, r *agentRun, h *host) {
+	l := w.launcher(a)
+	material := core.KeyMaterial{Provider: provider, Definition: "d", Tenant: r.key.Tenant, Thread: w.thread(r)}
+	run, err := l.Launch(ctx, h.run, material, core.TaskSpec{Cluster: cluster, Container: "agent"})
+	if err != nil {
+		return
+	}
+	h.run = run
+	_, _ = l.StartAgent(ctx, run, core.JournalStart{Argv: []string{"agent"}}, nil)
+}
+
+func (w *world) thread(r *agentRun) core.ThreadID {
+	return core.ThreadID(fmt.Sprintf("thread-%d", r.n%w.config.Threads))
+}
+
+// attach has a viewer come back.
+func (w *world) attach(ctx context.Context, a *actor, r *agentRun, h *host, takeover bool) {
+	p := w.ports(a)
+	w.nonces++
+	nonce := fmt.Sprintf("%s-%d", h.nonce, w.nonces)
+	have, err := p.Run(ctx, r.key)
+	if err != nil {
+		return
+	}
+	t := core.Attach{Seen: have.Epoch, Nonce: nonce, Now: now(), Until: now().Add(w.limits.Attachment), Takeover: takeover}
+	run, err := p.Update(ctx, r.key, t)
+	if err != nil {
+		return
+	}
+	h.run = run
+	w.ensure(ctx, a, r, h)
+}
+
+func (w *world) enterOperator(c Choice, r *agentRun) {
+	by := core.By{Who: "operator", Why: "an episode"}
+	name := string(c.Op)
+	if c.Op == OpHold || c.Op == OpRelease || c.Op == OpExtend || c.Op == OpKill {
+		name += " " + string(r.key.Run)
+	}
+	w.spawn(c.ID, "operator", name, c.Run, time.Minute, func(ctx context.Context, a *actor) {
+		o := w.operator(a)
+		switch c.Op {
+		case OpHold:
+			w.hold(ctx, a, r.key, now().Add(time.Duration(c.N)*time.Second), by)
+		case OpRelease:
+			delete(w.oracle.promised, r.key)
+			_ = o.Release(ctx, r.key, by)
+		case OpExtend:
+			_ = o.Extend(ctx, r.key, int64(c.N), by)
+		case OpKill:
+			_ = o.Kill(ctx, r.key, by)
+		case OpFreeze:
+			_, _ = o.Freeze(ctx, by)
+		case OpThaw:
+			_ = o.Thaw(ctx, by)
+		case OpObserve:
+			_ = o.SetMode(ctx, core.Observe, by)
+		case OpEnforce:
+			_ = o.SetMode(ctx, core.Enforce, by)
+		}
+	})
+}
+
+// hold asks for a hold and remembers what was promised. Until it is answered, the
+// run is held for no longer than the shorter of this promise and the former.
+func (w *world) hold(ctx context.Context, a *actor, key core.RunKey, until core.Millis, by core.By) {
+	former, had := w.oracle.promised[key]
+	if had {
+		w.oracle.promised[key] = min(former, until)
+	}
+	if err := w.operator(a).Hold(ctx, key, until, by); err == nil {
+		w.oracle.promised[key] = until.Add(a.skew)
+	}
+}
+
+// happen lets something happen outside our processes.
+func (w *world) happen(c Choice) {
+	w.steps++
+	switch c.Op {
+	case OpWait:
+		w.note("%s pass", time.Duration(c.N)*time.Millisecond)
+		time.Sleep(time.Duration(c.N) * time.Millisecond)
+		w.land()
+	case OpLag:
+		w.note("indexes lag by %d", c.N)
+		w.store.SetIndexLag(c.N)
+	case OpWrite, OpExit, OpDie, OpTrap:
+		w.agentActs(c, w.runs[c.Run])
+	case OpBlind, OpDeaf:
+		w.ecsFails(c)
+	default:
+		w.taskFails(c, w.runs[c.Run])
+	}
+	w.watch()
+}
+
+func (w *world) agentActs(c Choice, r *agentRun) {
+	id := r.key.Run
+	if !w.fleet.Alive(id) {
+		return
+	}
+	w.note("agent of %s: %s %d", id, c.Op, c.N)
+	switch c.Op {
+	case OpWrite:
+		w.write(r, strings.Repeat("x", c.N-1)+"\n")
+	case OpTrap:
+		r.traps = true
+		w.write(r, "traps\n")
+	case OpExit:
+		r.exit = new(c.N)
+		w.fleet.Exit(id, c.N)
+	case OpDie:
+		w.fleet.Die(id)
+	}
+}
+
+func (w *world) write(r *agentRun, text string) {
+	r.written += text
+	w.fleet.Write(r.key.Run, text)
+}
+
+func (w *world) ecsFails(c Choice) {
+	if c.Op == OpDeaf {
+		w.note("ECS does not answer for %d s", c.N)
+		w.ecs.deaf = now().Add(time.Duration(c.N) * time.Second)
+		return
+	}
+	if until, ok := w.forgetful(c.N); ok {
+		w.note("ECS knows no task for %d s", c.N)
+		w.ecs.blind = until
+	}
+}
+
+func (w *world) taskFails(c Choice, r *agentRun) {
+	task, ok := w.taskOf(r)
+	if !ok || !w.lives(task.arn) {
+		return
+	}
+	switch c.Op {
+	case OpTask:
+		w.note("the task of %s dies", r.key.Run)
+		w.fleet.KillTask(task.arn)
+	case OpHide:
+		if until, ok := w.forgetful(c.N); ok {
+			w.note("ECS does not know the task of %s for %d s", r.key.Run, c.N)
+			w.ecs.hidden[task.arn] = until
+		}
+	case OpForget:
+		row, err := w.store.Row(context.Background(), task.instance)
+		if err != nil || row.State == core.LedgerIntent {
+			return // its token would start another
+		}
+		w.note("the task of %s dies, and ECS forgets it", r.key.Run)
+		w.fleet.KillTask(task.arn)
+		w.fleet.Forget(task.arn)
+	}
+}

@@ -1,0 +1,191 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/cryptotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
+)
+
+// Result is what became of an episode.
+type Result struct {
+	Script Script
+	Steps  int      // port calls and events
+	Ends   int      // runs that came to their end
+	Wrongs []string // broken invariants; empty: all held
+	Trace  []string // what happened, where it was asked for
+}
+
+// choices is how long an episode is, before it comes to its calm end.
+const choices = 400
+
+// Draw carries out the episode of a seed. It must not run beside other tests: it
+// sets the process's source of randomness, so that ids are the same each time.
+func Draw(t *testing.T, seed uint64) Result {
+	t.Helper()
+	var out Result
+	synctest.Test(t, func(t *testing.T) {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		cryptotest.SetGlobalRandom(t, seed)
+		config, m := drawn(rng)
+		w := newWorld(t, config)
+		for range choices {
+			c := m.choice(w)
+			out.Script.Choices = append(out.Script.Choices, c)
+			if w.apply(c); w.broken() {
+				break
+			}
+		}
+		out.Script.Config = config
+		w.conclude(&out)
+	})
+	return out
+}
+
+// Replay carries out a script again, and tells what happened.
+func Replay(t *testing.T, s Script, trace bool) Result {
+	t.Helper()
+	out := Result{Script: s}
+	synctest.Test(t, func(t *testing.T) {
+		cryptotest.SetGlobalRandom(t, 1)
+		w := newWorld(t, s.Config)
+		w.tracing = trace
+		for _, c := range s.Choices {
+			if w.apply(c); w.broken() {
+				break
+			}
+		}
+		w.conclude(&out)
+	})
+	return out
+}
+
+func (w *world) conclude(out *Result) {
+	if !w.broken() {
+		w.calmDown()
+	}
+	w.end()
+	out.Steps, out.Ends, out.Wrongs, out.Trace = w.steps, w.oracle.ends, w.texts, w.trace
+}
+
+// patience is after how long in calm nothing may be owed any more: the longest of
+// each wait once, and then some.
+const patience = 100 * time.Minute
+
+// calmDown lets every process stop where it is and everything be sound from then
+// on: sweeps come every minute and each message once, until nothing is owed (I5,
+// I6, I15).
+func (w *world) calmDown() {
+	w.note("from here on everything is sound")
+	for _, a := range w.busy() {
+		a.plan[len(a.p.Calls())+1] = mem.StopBefore
+		for !a.over {
+			w.advance(a)
+		}
+	}
+	w.collect()
+	w.sent = nil // whatever is under way is lost
+	w.store.SetIndexLag(0)
+	w.store.SetControl(core.Control{})
+	w.limits.BreakerMost = 1000
+	w.config.Skew, w.config.ListLag = 0, 0
+	w.ecs.hidden, w.ecs.blind, w.ecs.deaf = nil, 0, 0
+	begun := now()
+	for id := 1 << 20; !w.settled() && !w.broken(); id++ {
+		if now() > begun.Add(patience) {
+			w.accuse("something is owed for ever: %s", w.describe())
+			return
+		}
+		time.Sleep(time.Minute)
+		w.land()
+		w.watch()
+		w.through(w.spawn(id, "sweep", "sweep", -1, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
+			if _, err := w.sweep(a).Run(ctx, core.SweepRequest{}); err != nil {
+				w.accuse("a sound sweep: %v", err)
+			}
+		}))
+		for i := range w.sent {
+			w.through(w.reclaim(id, &w.sent[i]))
+		}
+		w.sent = nil
+	}
+}
+
+// through lets an actor come to its end.
+func (w *world) through(a *actor) {
+	for !a.over && !w.broken() {
+		w.step(a, mem.None)
+	}
+}
+
+// settled reports whether nothing is owed any more.
+func (w *world) settled() bool {
+	state := w.store.State()
+	for _, r := range state.Runs {
+		if !r.Status.Terminal() || r.Row != core.RowNone {
+			return false
+		}
+	}
+	for _, row := range state.Rows {
+		if row.State != core.LedgerClosed {
+			return false
+		}
+	}
+	return len(state.Sandboxes) == 0 && len(w.fleet.Running()) == 0 && len(w.ecs.late) == 0
+}
+
+func (w *world) describe() string {
+	var parts []string
+	state := w.store.State()
+	for key, r := range state.Runs {
+		if !r.Status.Terminal() || r.Row != core.RowNone {
+			parts = append(parts, fmt.Sprintf("run %s is %s in row %q (%s)", key, r.Status, r.Row, r.ReclaimOutcome))
+		}
+	}
+	for _, row := range state.Rows {
+		if row.State != core.LedgerClosed {
+			parts = append(parts, fmt.Sprintf("the ledger row of %s is %s", row.Run, row.State))
+		}
+	}
+	for _, box := range state.Sandboxes {
+		parts = append(parts, fmt.Sprintf("the sandbox of %s is there", box.LatestRun))
+	}
+	slices.Sort(parts)
+	return strings.Join(append(parts, fmt.Sprintf("%d tasks run", len(w.fleet.Running()))), "; ")
+}
+
+// Shrink takes as much out of a script that breaks an invariant as it can, for as
+// long as one breaks.
+func Shrink(t *testing.T, s Script, tries int) Script {
+	t.Helper()
+	breaks := func(c []Choice) bool {
+		tries--
+		return len(Replay(t, Script{Config: s.Config, Choices: c}, false).Wrongs) > 0
+	}
+	if !breaks(s.Choices) {
+		return s // it hangs on the ids that were drawn
+	}
+	for size := len(s.Choices) / 2; size > 0; {
+		shorter := false
+		for at := 0; at < len(s.Choices) && tries > 0; {
+			less := slices.Concat(s.Choices[:at], s.Choices[min(at+size, len(s.Choices)):])
+			if breaks(less) {
+				s.Choices, shorter = less, true
+			} else {
+				at += size
+			}
+		}
+		if !shorter || size > 1 {
+			size /= 2
+		}
+	}
+	return s
+}

@@ -1,0 +1,251 @@
+package sim
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
+)
+
+// oracle is what the invariants need to remember.
+type oracle struct {
+	begun    core.Millis
+	seen     map[core.RunKey]core.Run    // records after the last step
+	promised map[core.RunKey]core.Millis // holds that were answered ok
+	frozen   bool
+	frozenAt int           // the step
+	unsealed []core.Millis // when runs were ended that did not end by themselves, since the last thaw
+	ends     int           // runs that came to their end
+}
+
+// judge holds the rules against what a's call changed.
+func (w *world) judge(a *actor, call string) {
+	w.store.Check(w.recorder)
+	w.fleet.CheckTasks()
+	w.watch()
+	w.judgeControl()
+	if a.kind == "plan" || a.kind == "sweep" && a.read && a.control.Mode == core.Observe {
+		if writes := a.p.Writes(); len(writes) > 0 {
+			w.accuse("%s writes although it may only look: %v (I13)", a.name, writes)
+		}
+	}
+	for _, r := range w.runs {
+		after, err := w.store.Run(context.Background(), r.key)
+		if err != nil {
+			continue
+		}
+		before := w.oracle.seen[r.key]
+		w.oracle.seen[r.key] = after
+		if before.Epoch != 0 {
+			w.judgeRun(a, r, before, after)
+		}
+	}
+}
+
+// judgeControl notes when the installation was frozen.
+func (w *world) judgeControl() {
+	c, err := w.store.Control(context.Background())
+	if err != nil {
+		return
+	}
+	if c.Frozen && !w.oracle.frozen {
+		w.oracle.frozenAt = w.steps
+	}
+	if w.call == "thaw" {
+		w.oracle.unsealed = nil
+	}
+	w.oracle.frozen = c.Frozen
+}
+
+func (w *world) judgeRun(a *actor, r *agentRun, before, after core.Run) {
+	if a.kind == "sweep" && after.Epoch == before.Epoch+1 {
+		w.judgeClaim(a, r, before, after)
+	}
+	if after.LogEnd != before.LogEnd {
+		w.judgeLog(r)
+	}
+	if after.Status.Terminal() && !before.Status.Terminal() {
+		w.oracle.ends++
+		w.judgeEnd(r, before, after)
+	}
+}
+
+// agent is a run's agent in its own task, as it truly is.
+func (w *world) agent(r *agentRun, task string) (mem.Agent, bool) {
+	for _, agent := range w.fleet.Agents() {
+		if agent.Run == r.key.Run && agent.Task == task {
+			return agent, true
+		}
+	}
+	return mem.Agent{}, false
+}
+
+// watch notes since when nobody can end a run's journal any more, and that no run
+// has two agents.
+func (w *world) watch() {
+	alive := map[core.RunID]int{}
+	agents := w.fleet.Agents()
+	for _, a := range agents {
+		if a.Alive {
+			if alive[a.Run]++; alive[a.Run] > 1 {
+				w.accuse("run %s has two live agents (I14)", a.Run)
+			}
+		}
+	}
+	for _, r := range w.runs {
+		run, err := w.store.Run(context.Background(), r.key)
+		if err != nil {
+			continue
+		}
+		able := slices.ContainsFunc(agents, func(a mem.Agent) bool {
+			return a.Run == r.key.Run && a.Task == run.TaskARN && (a.Alive || a.Exited)
+		})
+		if run.Status.Terminal() && alive[r.key.Run] > 0 && !w.oracle.seen[r.key].Status.Terminal() && w.call == "start agent" {
+			w.accuse("the agent of run %s begins after its end", r.key.Run)
+		}
+		switch {
+		case able || run.TaskARN == "":
+			r.idle = 0
+		case r.idle == 0:
+			r.idle = now()
+		}
+	}
+}
+
+// judgeClaim: a sweep takes only what has ended, or must (I1, I2, I13).
+func (w *world) judgeClaim(a *actor, r *agentRun, before, after core.Run) {
+	at := now().Add(a.skew)
+	if !a.read {
+		w.accuse("%s claims run %s without knowing the operator's settings (I13)", a.name, r.key)
+	}
+	if fresh := before.Ending == nil && after.Ending != nil; fresh && after.Ending.Reason != core.EndCancelled {
+		if a.control.Blocked() {
+			w.accuse("%s ends run %s (%s) although it is frozen or tripped (I13)", a.name, r.key, after.Ending.Reason)
+		}
+		if after.Ending.Reason == core.EndExpired && before.Hold.Live(at) {
+			w.accuse("%s expires run %s, which is held (I13)", a.name, r.key)
+		}
+		w.count(r)
+	}
+	agent, begun := w.agent(r, before.TaskARN)
+	end := core.EndReason("")
+	if after.Ending != nil {
+		end = after.Ending.Reason
+	}
+	switch {
+	case before.Ending != nil, before.Sealed != nil:
+	case end == core.EndCancelled || before.CancelRequested != 0:
+		if before.CancelRequested == 0 {
+			w.accuse("%s cancels run %s, which nobody wished to end (I9)", a.name, r.key)
+		}
+	case end == core.EndExpired:
+		if !w.expired(before, at) {
+			w.accuse("%s expires run %s before its time (I1)", a.name, r.key)
+		}
+	case end == core.EndDied || end == core.EndNeverStarted && before.TaskARN != "":
+		if r.idle == 0 || now() < r.idle.Add(w.limits.DeadApart-2*w.config.Skew) {
+			w.accuse("%s ends run %s (%s), whose agent was not dead for long enough (I1)", a.name, r.key, end)
+		}
+	case before.TaskARN == "":
+		if row, err := w.store.Row(context.Background(), before.Instance); err == nil && row.State != core.LedgerClosed {
+			w.accuse("%s ends run %s, whose launch is not settled: its row is %s (I6)", a.name, r.key, row.State)
+		}
+	case begun && agent.Alive && w.lives(before.TaskARN):
+		w.accuse("%s claims run %s, whose agent works (I1)", a.name, r.key)
+	case w.lives(before.TaskARN) && !agent.Exited:
+		w.accuse("%s claims run %s, which has not ended (I1)", a.name, r.key)
+	}
+}
+
+func (w *world) expired(r core.Run, at core.Millis) bool {
+	if r.Status == core.Interrupted {
+		return at >= r.InterruptedSince.Add(w.limits.PauseTTL)
+	}
+	return r.DetachedSince != 0 && at >= r.DetachedSince.Add(time.Duration(r.TTLSeconds)*time.Second)
+}
+
+// count holds the breaker to its word: no more ends without a sentinel than it
+// allows, in any stretch that touches two of its windows.
+func (w *world) count(r *agentRun) {
+	at := now()
+	w.oracle.unsealed = append(w.oracle.unsealed, at)
+	n := 0
+	for _, then := range w.oracle.unsealed {
+		if at < then.Add(w.limits.BreakerWindow-w.limits.SweepTimeout) {
+			n++
+		}
+	}
+	if n > 2*w.limits.BreakerMost {
+		w.accuse("run %s is the %dth to end without a sentinel, and the breaker lets %d (I13)", r.key, n, w.limits.BreakerMost)
+	}
+}
+
+// judgeLog: what was saved is how the agent's output begins (I3, I5).
+func (w *world) judgeLog(r *agentRun) string {
+	saved, err := core.ReadLog(context.Background(), w.store, w.store, r.key)
+	switch {
+	case err != nil:
+		w.accuse("run %s: %v", r.key, err)
+	case !strings.HasPrefix(r.written, string(saved)):
+		w.accuse("run %s: the log %q is not how its agent's output begins: %q (I3)", r.key, saved, r.written)
+	}
+	return string(saved)
+}
+
+// judgeEnd: a run ends as its agent did, with all that it wrote (I2, I5).
+func (w *world) judgeEnd(r *agentRun, before, after core.Run) {
+	agent, _ := w.agent(r, before.TaskARN)
+	lives := before.TaskARN != "" && w.lives(before.TaskARN)
+	saved := w.judgeLog(r)
+	whole := saved == r.written
+	grace := before.Ending != nil && now().Add(w.config.Skew) >= before.Ending.At.Add(w.limits.DrainGrace)
+	switch {
+	case after.Status == core.Completed && !(agent.Exited || before.Sealed != nil):
+		w.accuse("run %s is completed without a sentinel (I2)", r.key)
+	case after.ExitCode != nil && r.exit != nil && *after.ExitCode != *r.exit:
+		w.accuse("run %s ends with status %d, and its agent ended with %d (I2)", r.key, *after.ExitCode, *r.exit)
+	case after.ExitCode != nil && !whole, after.Transcript.Complete && !whole:
+		w.accuse("run %s: its transcript of %d bytes is said to be whole, and its agent wrote %d (I5)", r.key, len(saved), len(r.written))
+	case lives && agent.Exited && after.ExitCode == nil && !grace:
+		w.accuse("run %s had finished, and ends as %s (I5)", r.key, after.Status)
+	case lives && agent.Alive && !grace:
+		w.accuse("run %s ends while its agent works (I1)", r.key)
+	case lives && !whole && !grace:
+		w.accuse("run %s ends with %d of the %d bytes that its agent wrote, and its task lives (I5)", r.key, len(saved), len(r.written))
+	}
+	if after.Error != nil && after.Error.Code == string(core.EndLost) && before.Ending == nil {
+		w.count(r)
+		if lives {
+			w.accuse("run %s ends as lost, and its task lives (I2)", r.key)
+		}
+	}
+}
+
+// stopWrongs tells what speaks against it that a stops a task now (I1, I7, I13).
+func (w *world) stopWrongs(a *actor, arn string) []string {
+	var wrongs []string
+	need := func(holds bool, wrong string) {
+		if !holds {
+			wrongs = append(wrongs, wrong)
+		}
+	}
+	instance := w.startOf(arn).instance
+	row, err := w.store.Row(context.Background(), instance)
+	need(err == nil && row.State == core.LedgerStopping, "its row is not condemned (I6)")
+	need(a.read && a.control.Stops(), "control, as it read it, does not let it (I13)")
+	need(!row.Unsealed || a.control.Breaker.TrippedAt == 0, "the breaker, as it read it, has tripped (I13)")
+	need(!w.oracle.frozen || w.oracle.frozenAt < a.readAt || a.sinceRead <= 1, "the installation is frozen, and it did not read control again (I13)")
+	for _, r := range w.runs {
+		run, err := w.store.Run(context.Background(), r.key)
+		if err != nil || run.Instance != instance {
+			continue
+		}
+		need(w.oracle.promised[r.key] <= now().Add(2*w.config.Skew), "run "+r.key.String()+" was promised a hold (I13)")
+		agent, _ := w.agent(r, arn)
+		need(!agent.Alive || run.Ending != nil, "the agent of run "+r.key.String()+" works (I1)")
+	}
+	return wrongs
+}

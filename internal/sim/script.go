@@ -1,0 +1,226 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/mem"
+)
+
+// Config is what an episode's installation is like.
+type Config struct {
+	Runs, Threads int
+	Idle          bool          // sandboxes are kept warm
+	Lapses        bool          // of every second run a lapse cancels
+	Breaker       int           // how many ends without a sentinel trip it
+	Skew          time.Duration // how far clocks may be off, either way
+	ListLag       time.Duration // how long ECS does not list a task that it started
+}
+
+// Script is one episode: an installation and everything that happens there.
+type Script struct {
+	Config  Config
+	Choices []Choice
+}
+
+// Choice is one thing that happens. What it cannot happen to any more it leaves
+// alone, so that a script from which choices are taken out remains one.
+type Choice struct {
+	Op    Op
+	ID    int // of the actor that it brings or lets go on
+	Run   int
+	N     int // of a burst, text, seconds, host or kind, by Op
+	Fault mem.Fault
+}
+
+// Op is what kind of thing happens.
+type Op string
+
+// The kinds, with what N means.
+const (
+	OpGo      Op = "go"      // actor ID makes up to N calls, the first with Fault
+	OpWait    Op = "wait"    // N milliseconds pass
+	OpSweep   Op = "sweep"   // N: 0 all, 1 the run by name, else two shards from N on
+	OpPlan    Op = "plan"    // a sweep in plan mode
+	OpApply   Op = "apply"   // of the plan that was made last
+	OpDeliver Op = "deliver" // a reclaim message about the run; N: which, from the newest
+	OpStopped Op = "stopped" // ECS's news of the run's task; N: how late it tells, seconds
+	OpNudge   Op = "nudge"   // the agent's own word that it has ended
+	OpBegin   Op = "begin"   // host N starts or goes on to start the run
+	OpRenew   Op = "renew"   // by host N, and so on
+	OpDetach  Op = "detach"
+	OpAttach  Op = "attach"
+	OpTake    Op = "takeover"
+	OpPause   Op = "interrupt"
+	OpCancel  Op = "cancel"
+	OpHold    Op = "hold" // for N seconds
+	OpRelease Op = "release"
+	OpExtend  Op = "extend" // to N seconds
+	OpKill    Op = "kill"
+	OpFreeze  Op = "freeze"
+	OpThaw    Op = "thaw"
+	OpObserve Op = "observe"
+	OpEnforce Op = "enforce"
+	OpWrite   Op = "write" // the run's agent writes N bytes
+	OpExit    Op = "exit"  // with status N
+	OpDie     Op = "die"
+	OpTrap    Op = "trap" // it traps the signal from now on
+	OpTask    Op = "task" // the run's task dies
+	OpHide    Op = "hide" // ECS does not know the task, for N seconds
+	OpForget  Op = "forget"
+	OpBlind   Op = "blind" // ECS knows no task at all, for N seconds
+	OpDeaf    Op = "deaf"  // ECS does not answer, for N seconds
+	OpLag     Op = "lag"   // the indexes lag by N changes
+)
+
+// String writes a choice as Go source.
+func (c Choice) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "{Op: %q", string(c.Op))
+	for _, f := range []struct {
+		name string
+		n    int
+	}{{"ID", c.ID}, {"Run", c.Run}, {"N", c.N}, {"Fault", int(c.Fault)}} {
+		if f.n != 0 {
+			fmt.Fprintf(&b, ", %s: %d", f.name, f.n)
+		}
+	}
+	return b.String() + "}"
+}
+
+// String writes a script as Go source, to be kept as a test.
+func (s Script) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Script{Config: %s, Choices: []Choice{\n", strings.TrimPrefix(fmt.Sprintf("%#v", s.Config), "sim."))
+	for _, c := range s.Choices {
+		fmt.Fprintf(&b, "\t%s,\n", c)
+	}
+	b.WriteString("}}")
+	return b.String()
+}
+
+// maker draws the choices of one episode, each for the world as it then is.
+type maker struct {
+	rng     *rand.Rand
+	weights []weight
+	total   int
+	faults  float64 // share of calls that fail
+	ids     int
+}
+
+type weight struct {
+	op Op
+	n  int
+}
+
+// usual is how often things happen, one to another.
+var usual = []weight{
+	{OpGo, 500}, {OpWait, 90}, {OpSweep, 30}, {OpPlan, 3}, {OpApply, 3}, {OpDeliver, 60}, {OpStopped, 12}, {OpNudge, 6},
+	{OpBegin, 50}, {OpRenew, 8}, {OpDetach, 30}, {OpAttach, 10}, {OpTake, 4}, {OpPause, 4}, {OpCancel, 6},
+	{OpHold, 12}, {OpRelease, 5}, {OpExtend, 5}, {OpKill, 4}, {OpFreeze, 5}, {OpThaw, 12}, {OpObserve, 2}, {OpEnforce, 6},
+	{OpWrite, 25}, {OpExit, 25}, {OpDie, 4}, {OpTrap, 3},
+	{OpTask, 6}, {OpHide, 4}, {OpForget, 2}, {OpBlind, 2}, {OpDeaf, 3}, {OpLag, 6},
+}
+
+// drawn makes the installation of an episode, and the maker of what happens there.
+// Each episode has its own taste: some things happen often in it, some never.
+func drawn(rng *rand.Rand) (Config, *maker) {
+	pick := func(of ...int) int { return of[rng.IntN(len(of))] }
+	c := Config{
+		Runs: 1 + rng.IntN(5), Idle: rng.IntN(3) == 0, Lapses: rng.IntN(3) == 0, Breaker: pick(1, 3, 50, 50),
+		Skew: time.Duration(pick(0, 0, 1, 3)) * time.Second, ListLag: time.Duration(pick(0, 0, 5, 60)) * time.Second,
+	}
+	c.Threads = 1 + rng.IntN(c.Runs)
+	m := &maker{rng: rng, faults: []float64{0, 0.02, 0.1, 0.3}[rng.IntN(4)]}
+	for _, w := range usual {
+		switch w.op {
+		case OpGo, OpWait, OpSweep, OpBegin, OpThaw, OpEnforce:
+		default:
+			w.n = w.n * pick(0, 1, 1, 3)
+		}
+		m.weights = append(m.weights, w)
+		m.total += w.n
+	}
+	return c, m
+}
+
+func (m *maker) op() Op {
+	n := m.rng.IntN(m.total)
+	for _, w := range m.weights {
+		if n -= w.n; n < 0 {
+			return w.op
+		}
+	}
+	return OpWait
+}
+
+// most is how many actors are at work at a time.
+const most = 5
+
+// choice draws what happens next.
+func (m *maker) choice(w *world) Choice {
+	m.ids++
+	c := Choice{Op: m.op(), ID: m.ids, Run: m.rng.IntN(w.config.Runs)}
+	busy := w.busy()
+	if c.Op.spawns() && len(busy) >= most {
+		c.Op = OpGo
+	}
+	if c.Op == OpGo && len(busy) == 0 {
+		c.Op = OpWait
+	}
+	switch c.Op {
+	case OpGo:
+		a := busy[m.rng.IntN(len(busy))]
+		c.ID, c.Run, c.N, c.Fault = a.id, 0, m.burst(a), m.fault()
+	case OpWait:
+		c.Run, c.N = 0, m.among(100, 1000, 1000, 5000, 15000, 20000, 60000, 60000, 130000, 400000)
+	case OpSweep:
+		c.N = m.among(0, 0, 1, 1, 1, 2, 4, 6, 8)
+	case OpDeliver:
+		c.N = m.among(0, 0, 0, 1, 2, 3)
+	case OpStopped, OpBegin, OpRenew, OpDetach, OpAttach, OpTake, OpPause:
+		c.N = m.among(0, 0, 0, 1)
+	case OpHold:
+		c.N = m.among(20, 60, 300, 900)
+	case OpExtend:
+		c.N = m.among(30, 120, 600)
+	case OpWrite:
+		c.N = m.among(1, 5, 50, 130)
+	case OpExit:
+		c.N = m.among(0, 0, 3)
+	case OpHide, OpBlind, OpDeaf:
+		c.N = m.among(10, 60, 200)
+	case OpLag:
+		c.N = m.among(0, 0, 1, 3, 8)
+	}
+	return c
+}
+
+func (m *maker) among(of ...int) int { return of[m.rng.IntN(len(of))] }
+
+// burst is how many calls an actor makes before another acts. Listings are gone
+// through at once: in the middle of them nothing is at stake.
+func (m *maker) burst(a *actor) int {
+	if a.waits == "list detached" {
+		return 24
+	}
+	return m.among(1, 1, 1, 1, 2, 3, 5, 40)
+}
+
+func (m *maker) fault() mem.Fault {
+	if m.rng.Float64() >= m.faults {
+		return mem.None
+	}
+	return []mem.Fault{mem.NotLanded, mem.AnswerLost, mem.StopBefore, mem.StopAfter}[m.rng.IntN(4)]
+}
+
+// spawns reports whether the op brings an actor.
+func (o Op) spawns() bool {
+	switch o {
+	case OpGo, OpWait, OpWrite, OpExit, OpDie, OpTrap, OpTask, OpHide, OpForget, OpBlind, OpDeaf, OpLag:
+		return false
+	}
+	return true
+}

@@ -1,0 +1,97 @@
+package sim_test
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/sim"
+)
+
+// number reads an environment variable.
+func number(t *testing.T, name string, otherwise uint64) uint64 {
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(text, 0, 64)
+	if err != nil {
+		t.Fatalf("%s: want a number, got %q", name, text)
+	}
+	return n
+}
+
+// spread makes the nth seed that follows from a base.
+func spread(base, n uint64) uint64 { return (base+n)*0x9e3779b97f4a7c15 ^ base }
+
+// simulate carries out episodes until they have made so many steps.
+func simulate(t *testing.T, base uint64, steps int) {
+	t.Helper()
+	begun, done, ends := time.Now(), 0, 0
+	for n := uint64(0); done < steps; n++ {
+		seed := spread(base, n)
+		r := sim.Draw(t, seed)
+		done, ends = done+r.Steps, ends+r.Ends
+		if len(r.Wrongs) > 0 {
+			report(t, seed, r)
+			return
+		}
+	}
+	t.Logf("%d steps from seed %#x, %d runs ended, in %s", done, base, ends, time.Since(begun).Round(time.Millisecond))
+}
+
+func report(t *testing.T, seed uint64, r sim.Result) {
+	t.Helper()
+	short := sim.Shrink(t, r.Script, 2000)
+	again := sim.Replay(t, short, true)
+	said := again.Wrongs
+	if len(said) == 0 {
+		said = r.Wrongs
+	}
+	t.Errorf("seed %#x breaks, after %d steps:\n  %s\nits shortest script:\n%s\nwhat happens in it:\n  %s\nreplay: SOAK_SEED=%#x go test ./internal/sim -run TestReplay -v",
+		seed, r.Steps, strings.Join(said, "\n  "), short, strings.Join(again.Trace, "\n  "), seed)
+}
+
+// TestSimulation is what every build tries: the same episodes each time, and new ones.
+func TestSimulation(t *testing.T) {
+	simulate(t, 1, int(number(t, "SIM_STEPS", 50_000)))
+}
+
+// TestSimulationAfresh tries episodes that nobody has seen.
+func TestSimulationAfresh(t *testing.T) {
+	base := uint64(time.Now().UnixNano())
+	t.Logf("fresh base seed %#x", base)
+	simulate(t, base, 20_000)
+}
+
+// TestReplay carries out the episode of SOAK_SEED again.
+func TestReplay(t *testing.T) {
+	if os.Getenv("SOAK_SEED") == "" {
+		t.Skip("SOAK_SEED names no episode")
+	}
+	seed := number(t, "SOAK_SEED", 0)
+	r := sim.Draw(t, seed)
+	if len(r.Wrongs) > 0 {
+		report(t, seed, r)
+		return
+	}
+	t.Logf("seed %#x: %d steps, every invariant holds", seed, r.Steps)
+}
+
+// TestAnEpisodeIsDecidedByItsSeed: the same seed is the same episode, and its script
+// too.
+func TestAnEpisodeIsDecidedByItsSeed(t *testing.T) {
+	for n := range uint64(20) {
+		a, b := sim.Draw(t, spread(7, n)), sim.Draw(t, spread(7, n))
+		if a.Steps != b.Steps || fmt.Sprint(a.Script) != fmt.Sprint(b.Script) {
+			t.Errorf("seed %d: %d steps and then %d", n, a.Steps, b.Steps)
+		}
+		c, d := sim.Replay(t, a.Script, true), sim.Replay(t, a.Script, true)
+		if fmt.Sprint(c.Trace) != fmt.Sprint(d.Trace) {
+			t.Errorf("seed %d: a script goes two ways", n)
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package sim
+
+import (
+	"context"
+	"reflect"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
+)
+
+// skewed is a process whose clock is ahead by a while, negative for behind. A bubble
+// has one clock; so what the process reads is moved back by that much, and what it
+// writes is moved on: to the process the records are as old as they would look to a
+// clock that goes wrong, and to everybody else its times are wrong.
+type skewed struct {
+	*mem.Process
+	by time.Duration
+}
+
+var millis = reflect.TypeFor[core.Millis]()
+
+// moved returns v with every time in it moved by d. Unset times stay unset.
+func moved[T any](v T, d time.Duration) T {
+	if d == 0 {
+		return v
+	}
+	out := reflect.New(reflect.TypeFor[T]()).Elem()
+	out.Set(reflect.ValueOf(&v).Elem())
+	move(out, d)
+	return out.Interface().(T)
+}
+
+// move moves the times in v, which can be set, in place; what v points to is copied.
+func move(v reflect.Value, d time.Duration) {
+	switch v.Kind() {
+	case reflect.Int64:
+		if v.Type() == millis && v.Int() != 0 {
+			v.SetInt(v.Int() + d.Milliseconds())
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			move(v.Field(i), d)
+		}
+	case reflect.Pointer, reflect.Interface:
+		if v.IsNil() {
+			return
+		}
+		inner := v.Elem()
+		fresh := reflect.New(inner.Type())
+		fresh.Elem().Set(inner)
+		move(fresh.Elem(), d)
+		if v.Kind() == reflect.Pointer {
+			v.Set(fresh)
+		} else {
+			v.Set(fresh.Elem())
+		}
+	case reflect.Slice:
+		moveAll(v, d)
+	}
+}
+
+func moveAll(v reflect.Value, d time.Duration) {
+	if k := v.Type().Elem().Kind(); v.IsNil() || k != reflect.Struct && k != reflect.Pointer {
+		return
+	}
+	fresh := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
+	reflect.Copy(fresh, v)
+	for i := range fresh.Len() {
+		move(fresh.Index(i), d)
+	}
+	v.Set(fresh)
+}
+
+// back returns an answer as the process's clock lets it look.
+func back[T any](s skewed, v T, err error) (T, error) { return moved(v, -s.by), err }
+
+func (s skewed) Run(ctx context.Context, key core.RunKey) (core.Run, error) {
+	r, err := s.Process.Run(ctx, key)
+	return back(s, r, err)
+}
+
+func (s skewed) Create(ctx context.Context, r core.Run) (core.Run, error) {
+	r, err := s.Process.Create(ctx, moved(r, s.by))
+	return back(s, r, err)
+}
+
+func (s skewed) Update(ctx context.Context, key core.RunKey, t core.Transition) (core.Run, error) {
+	r, err := s.Process.Update(ctx, key, moved(t, s.by))
+	return back(s, r, err)
+}
+
+func (s skewed) Append(ctx context.Context, key core.RunKey, a core.Append, segment core.Segment) (core.Run, error) {
+	r, err := s.Process.Append(ctx, key, moved(a, s.by), segment)
+	return back(s, r, err)
+}
+
+func (s skewed) Detached(ctx context.Context, shard int) ([]core.IndexEntry, error) {
+	out, err := s.Process.Detached(ctx, shard)
+	return back(s, out, err)
+}
+
+func (s skewed) Due(ctx context.Context, shard int, until core.Millis) ([]core.IndexEntry, error) {
+	out, err := s.Process.Due(ctx, shard, until.Add(s.by))
+	return back(s, out, err)
+}
+
+func (s skewed) Load(ctx context.Context, keys []core.RunKey) ([]core.Run, []core.Unreadable, error) {
+	out, bad, err := s.Process.Load(ctx, keys)
+	return moved(out, -s.by), bad, err
+}
+
+func (s skewed) DueSandboxes(ctx context.Context, shard int, until core.Millis) ([]core.DueSandbox, error) {
+	out, err := s.Process.DueSandboxes(ctx, shard, until.Add(s.by))
+	return back(s, out, err)
+}
+
+func (s skewed) Sandbox(ctx context.Context, key core.SandboxKey) (core.Sandbox, error) {
+	box, err := s.Process.Sandbox(ctx, key)
+	return back(s, box, err)
+}
+
+func (s skewed) UpdateSandbox(ctx context.Context, key core.SandboxKey, t core.SandboxTransition) (core.Sandbox, error) {
+	box, err := s.Process.UpdateSandbox(ctx, key, moved(t, s.by))
+	return back(s, box, err)
+}
+
+func (s skewed) Row(ctx context.Context, id core.InstanceID) (core.LedgerRow, error) {
+	row, err := s.Process.Row(ctx, id)
+	return back(s, row, err)
+}
+
+func (s skewed) PutIntent(ctx context.Context, row core.LedgerRow) (core.LedgerRow, error) {
+	row, err := s.Process.PutIntent(ctx, moved(row, s.by))
+	return back(s, row, err)
+}
+
+func (s skewed) UpdateRow(ctx context.Context, id core.InstanceID, t core.LedgerTransition) (core.LedgerRow, error) {
+	row, err := s.Process.UpdateRow(ctx, id, moved(t, s.by))
+	return back(s, row, err)
+}
+
+func (s skewed) Launch(ctx context.Context, t core.Launched) error {
+	return s.Process.Launch(ctx, moved(t, s.by))
+}
+
+func (s skewed) Condemn(ctx context.Context, t core.Condemn) error {
+	return s.Process.Condemn(ctx, moved(t, s.by))
+}
+
+func (s skewed) Control(ctx context.Context) (core.Control, error) {
+	c, err := s.Process.Control(ctx)
+	return back(s, c, err)
+}
+
+func (s skewed) UpdateControl(ctx context.Context, t core.ControlTransition) (core.Control, error) {
+	c, err := s.Process.UpdateControl(ctx, moved(t, s.by))
+	return back(s, c, err)
+}
+
+func (s skewed) Note(ctx context.Context, key core.RunKey) (core.Note, error) {
+	n, err := s.Process.Note(ctx, key)
+	return back(s, n, err)
+}
+
+func (s skewed) PutNote(ctx context.Context, key core.RunKey, n core.Note) error {
+	return s.Process.PutNote(ctx, key, moved(n, s.by))
+}
+
+func (s skewed) Cursor(ctx context.Context, shard int) (core.Cursor, error) {
+	c, err := s.Process.Cursor(ctx, shard)
+	return back(s, c, err)
+}
+
+func (s skewed) MoveCursor(ctx context.Context, old, next core.Cursor) error {
+	return s.Process.MoveCursor(ctx, moved(old, s.by), moved(next, s.by))
+}
+
+func (s skewed) Take(ctx context.Context, minute core.Millis, want, most int) (int, error) {
+	return s.Process.Take(ctx, minute.Add(s.by), want, most)
+}

@@ -1,0 +1,211 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
+)
+
+// recorder is a testing.TB that keeps what is said against it, so that it can be
+// told with the script that led there.
+type recorder struct {
+	testing.TB
+	texts []string
+}
+
+// Helper marks nothing: the place in the code says nothing here.
+func (r *recorder) Helper() {}
+
+// Errorf keeps the accusation.
+func (r *recorder) Errorf(format string, args ...any) {
+	r.texts = append(r.texts, fmt.Sprintf(format, args...))
+}
+
+// world is one episode's installation with everything that is under way in it.
+type world struct {
+	*recorder
+	config Config
+	limits core.Limits
+	store  *mem.Store
+	fleet  *mem.Fleet
+	ecs    ecs
+
+	actors []*actor
+	runs   []*agentRun
+	sent   []message
+	plan   []core.PlanEntry
+	nonces int
+
+	acting  *actor // whose step it is
+	call    string // which
+	steps   int
+	tracing bool
+	trace   []string
+	calm    bool // the end of the episode: nothing fails any more
+	oracle  oracle
+}
+
+// agentRun is a run as the world knows it, beside its record.
+type agentRun struct {
+	key   core.RunKey
+	n     int
+	hosts [2]host
+
+	written string      // what its agent wrote
+	traps   bool        // it ends with a sentinel when it is told to
+	exit    *int        // what it ended with by itself
+	idle    core.Millis // since when nobody can end its journal, as long as that lasts
+}
+
+// host is a process outside that drives a run.
+type host struct {
+	nonce string
+	run   core.Run // as it saw it last; zero: never
+}
+
+// message is a reclaim message that was sent.
+type message struct {
+	job   core.ReclaimJob
+	run   core.RunID
+	times int // delivered
+}
+
+// Limits are the durations of a simulated installation: what takes hours there
+// takes minutes, so that a short episode comes to it.
+func Limits(c Config) core.Limits {
+	l := core.DefaultLimits
+	l.SweepWidth, l.ProbeCalls, l.ProbeWidth, l.InlineSegment = 1, 1, 1, 40
+	l.RunTTL, l.PauseTTL, l.IdleTTL = 15*time.Minute, 10*time.Minute, 5*time.Minute
+	l.DrainGrace, l.MissingGrace, l.LaunchLag = 5*time.Minute, 6*time.Minute, 4*time.Minute
+	l.NoteGap, l.NoteEvery, l.ReclaimBackoffMax = 2*time.Minute, 3*time.Minute, 5*time.Minute
+	l.BreakerWindow, l.BreakerMost = 5*time.Minute, c.Breaker
+	return l
+}
+
+func newWorld(t testing.TB, c Config) *world {
+	rec := &recorder{TB: t}
+	store := mem.New(rec)
+	w := &world{recorder: rec, config: c, limits: Limits(c), store: store, fleet: mem.NewFleet(store)}
+	w.ecs = ecs{hidden: map[string]core.Millis{}, leaving: map[string]core.Millis{}}
+	w.oracle = oracle{begun: now(), promised: map[core.RunKey]core.Millis{}, seen: map[core.RunKey]core.Run{}}
+	for n := range c.Runs {
+		tenant := core.TenantID("acme")
+		if n%3 == 2 {
+			tenant = "umbra"
+		}
+		key := core.RunKey{Tenant: tenant, Run: core.RunID(fmt.Sprintf("r%d", n))}
+		w.runs = append(w.runs, &agentRun{key: key, n: n, hosts: [2]host{{nonce: fmt.Sprintf("host-%d-a", n)}, {nonce: fmt.Sprintf("host-%d-b", n)}}})
+	}
+	return w
+}
+
+func (w *world) accuse(format string, args ...any) { w.Errorf(format, args...) }
+
+func (w *world) broken() bool { return len(w.texts) > 0 }
+
+func (w *world) note(format string, args ...any) {
+	if w.tracing {
+		w.trace = append(w.trace, fmt.Sprintf("%6.1fs  ", now().Sub(w.oracle.begun).Seconds())+fmt.Sprintf(format, args...))
+	}
+}
+
+func now() core.Millis { return core.MillisOf(time.Now()) }
+
+// busy lists the actors that are at work.
+func (w *world) busy() []*actor {
+	var out []*actor
+	for _, a := range w.actors {
+		if !a.over {
+			out = append(out, a)
+		}
+	}
+	w.actors = out
+	return out
+}
+
+// end stops every actor where it stands.
+func (w *world) end() {
+	for _, a := range w.actors {
+		a.close()
+	}
+	w.actors = nil
+}
+
+// collect takes what was sent off the queue.
+func (w *world) collect() {
+	for _, job := range w.store.TakeJobs() {
+		m := message{job: job, run: job.Run}
+		if m.run == "" {
+			if row, err := w.store.Row(context.Background(), job.Instance); err == nil {
+				m.run = row.Run
+			}
+		}
+		w.sent = append(w.sent, m)
+	}
+}
+
+// ports is the store as an actor reaches it: by its clock, and with what it learns
+// of the operator's settings kept for the oracle.
+type ports struct {
+	skewed
+	a *actor
+	w *world
+}
+
+func (w *world) ports(a *actor) ports { return ports{skewed{a.p, a.skew}, a, w} }
+
+func (p ports) learn(c core.Control, err error) (core.Control, error) {
+	if err == nil {
+		p.a.control, p.a.read, p.a.sinceRead, p.a.readAt = c, true, 0, p.w.steps
+	}
+	return c, err
+}
+
+func (p ports) Control(ctx context.Context) (core.Control, error) {
+	return p.learn(p.skewed.Control(ctx))
+}
+
+func (p ports) UpdateControl(ctx context.Context, t core.ControlTransition) (core.Control, error) {
+	return p.learn(p.skewed.UpdateControl(ctx, t))
+}
+
+const (
+	install  = "sim"
+	cluster  = "c"
+	provider = "fargate"
+)
+
+func (w *world) sweep(a *actor) *core.Sweep {
+	p, tasks := w.ports(a), w.tasks(a)
+	return &core.Sweep{
+		Runs: p, Index: p, Log: &core.LogWriter{Log: p, Blobs: p, Inline: w.limits.InlineSegment}, Sandboxes: p, Ledger: p,
+		Due: p, Tasks: tasks, Prober: tasks, Queue: p, Controls: p, Breaker: p, Notes: p, Cursors: p, Budget: p,
+		Limits: w.limits, Install: install, Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+func (w *world) reclaimer(a *actor) *core.Reclaimer {
+	p, tasks := w.ports(a), w.tasks(a)
+	return &core.Reclaimer{
+		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Tasks: tasks, Stopper: tasks, Controls: p, Breaker: p,
+		Checkpoints: core.NoCheckpoints{}, Provider: provider, Limits: w.limits,
+	}
+}
+
+func (w *world) launcher(a *actor) *core.Launcher {
+	p, tasks := w.ports(a), w.tasks(a)
+	return &core.Launcher{
+		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Tasks: tasks, Describer: tasks, Agents: tasks, Queue: p,
+		Limits: w.limits, Install: install,
+	}
+}
+
+func (w *world) operator(a *actor) *core.Operator {
+	p := w.ports(a)
+	return &core.Operator{Runs: p, Sandboxes: p, Ledger: p, Due: p, Controls: p, Audit: p}
+}
