@@ -18,7 +18,6 @@ type actor struct {
 	id    int
 	kind  string // sweep, plan, reclaim, host, operator
 	name  string
-	run   int           // whom it is about; -1: nobody in particular
 	skew  time.Duration // how far its clock is ahead
 	p     *mem.Process
 	plan  map[int]mem.Fault
@@ -29,21 +28,25 @@ type actor struct {
 
 	// What the oracle remembers of it.
 	control   core.Control // as it knows it
+	looks     bool         // it began where nothing may be written
 	read      bool         // it has read control
 	sinceRead int          // its calls since, describing aside
 	readAt    int          // the step of that
 }
 
+// joined marks a context whose calls belong to the step of the call before them.
+type joined struct{}
+
 // spawn adds an actor and lets it come to its first call. do must make its calls
 // through a and start no goroutine that does.
-func (w *world) spawn(id int, kind, name string, run int, timeout time.Duration, do func(ctx context.Context, a *actor)) *actor {
-	a := &actor{id: id, kind: kind, name: fmt.Sprintf("%s#%d", name, id), run: run, plan: map[int]mem.Fault{}}
+func (w *world) spawn(id int, kind, name string, timeout time.Duration, do func(ctx context.Context, a *actor)) *actor {
+	a := &actor{id: id, kind: kind, name: fmt.Sprintf("%s#%d", name, id), plan: map[int]mem.Fault{}}
 	if w.config.Skew > 0 {
 		a.skew = w.config.Skew * time.Duration(id%3-1)
 	}
 	a.next, a.close = iter.Pull(func(yield func(string) bool) {
-		a.p = w.store.NewProcess(mem.Faults{At: a.plan, Before: func(_ context.Context, call string) {
-			if !a.p.Stopped() && !yield(call) {
+		a.p = w.store.NewProcess(mem.Faults{At: a.plan, Before: func(ctx context.Context, call string) {
+			if !a.p.Stopped() && ctx.Value(joined{}) == nil && !yield(call) {
 				a.plan[len(a.p.Calls())+1] = mem.StopBefore
 			}
 		}})

@@ -3,7 +3,9 @@ package sim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"testing/synctest"
 	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
@@ -46,7 +48,7 @@ func (w *world) enter(c Choice) {
 	case OpStopped:
 		w.tell(c, r)
 	case OpNudge:
-		w.spawn(c.ID, "sweep", "nudge of "+string(r.key.Run), c.Run, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
+		w.spawn(c.ID, "sweep", "nudge of "+string(r.key.Run), w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
 			_, _ = w.sweep(a).Nudged(ctx, r.key)
 		})
 	case OpDeliver:
@@ -76,8 +78,12 @@ func (w *world) enterSweep(c Choice) {
 	if c.Op == OpPlan {
 		kind = "plan"
 	}
-	w.spawn(c.ID, kind, string(c.Op), -1, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
-		report, err := w.sweep(a).Run(ctx, request)
+	w.spawn(c.ID, kind, string(c.Op), w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
+		if c.Op != OpPlan && (c.Op != OpSweep || c.N > 0) {
+			_, _ = w.sweep(a).Run(ctx, request) // what failed, the next one does
+			return
+		}
+		report, err := w.sweepAll(ctx, a, request.Mode)
 		if err == nil && kind == "plan" {
 			w.plan = report.Plan()
 		}
@@ -91,7 +97,7 @@ func (w *world) tell(c Choice, r *agentRun) {
 		return
 	}
 	news := core.StoppedTask{ARN: task.arn, StartedBy: core.StartedBy(install, task.instance), At: now().Add(-time.Duration(c.N) * time.Second)}
-	w.spawn(c.ID, "sweep", "news of "+string(r.key.Run), c.Run, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
+	w.spawn(c.ID, "sweep", "news of "+string(r.key.Run), w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
 		_, _ = w.sweep(a).TaskStopped(ctx, news) // late, twice or lost: it proves nothing
 	})
 }
@@ -113,13 +119,14 @@ func (w *world) deliver(c Choice, r *agentRun) {
 func (w *world) reclaim(id int, m *message) *actor {
 	m.times++
 	job := m.job
-	return w.spawn(id, "reclaim", fmt.Sprintf("reclaim (%s of %s)", job.Kind, m.run), -1, w.limits.ReclaimTimeout, func(ctx context.Context, a *actor) {
+	return w.spawn(id, "reclaim", fmt.Sprintf("reclaim (%s of %s)", job.Kind, m.run), w.limits.ReclaimTimeout, func(ctx context.Context, a *actor) {
 		_, _ = w.reclaimer(a).Do(ctx, job) // a failed message comes again by its mark
 	})
 }
 
-// hostTimeout bounds a host's operation.
-const hostTimeout = 70 * time.Second
+// hostTimeout bounds a host's operation. It is never over in the very moment in which
+// one of its waits is: either might come first.
+const hostTimeout = 70*time.Second + 7*time.Millisecond
 
 func (w *world) enterHost(c Choice, r *agentRun) {
 	h := &r.hosts[c.N%2]
@@ -128,7 +135,7 @@ func (w *world) enterHost(c Choice, r *agentRun) {
 	if !known && (c.Op == OpRenew || c.Op == OpDetach || c.Op == OpPause) {
 		return
 	}
-	w.spawn(c.ID, "host", name, c.Run, hostTimeout, func(ctx context.Context, a *actor) {
+	w.spawn(c.ID, "host", name, hostTimeout, func(ctx context.Context, a *actor) {
 		p, at := w.ports(a), now()
 		switch c.Op {
 		case OpBegin:
@@ -206,14 +213,14 @@ func (w *world) enterOperator(c Choice, r *agentRun) {
 	if c.Op == OpHold || c.Op == OpRelease || c.Op == OpExtend || c.Op == OpKill {
 		name += " " + string(r.key.Run)
 	}
-	w.spawn(c.ID, "operator", name, c.Run, time.Minute, func(ctx context.Context, a *actor) {
+	w.spawn(c.ID, "operator", name, time.Minute, func(ctx context.Context, a *actor) {
 		o := w.operator(a)
 		switch c.Op {
 		case OpHold:
-			w.hold(ctx, a, r.key, now().Add(time.Duration(c.N)*time.Second), by)
+			until := now().Add(time.Duration(c.N) * time.Second)
+			w.hold(r.key, until.Add(a.skew), func() error { return o.Hold(ctx, r.key, until, by) })
 		case OpRelease:
-			delete(w.oracle.promised, r.key)
-			_ = o.Release(ctx, r.key, by)
+			w.hold(r.key, 0, func() error { return o.Release(ctx, r.key, by) }) // what is released was promised until now
 		case OpExtend:
 			_ = o.Extend(ctx, r.key, int64(c.N), by)
 		case OpKill:
@@ -230,16 +237,23 @@ func (w *world) enterOperator(c Choice, r *agentRun) {
 	})
 }
 
-// hold asks for a hold and remembers what was promised. Until it is answered, the
-// run is held for no longer than the shorter of this promise and the former.
-func (w *world) hold(ctx context.Context, a *actor, key core.RunKey, until core.Millis, by core.By) {
-	former, had := w.oracle.promised[key]
-	if had {
-		w.oracle.promised[key] = min(former, until)
+// wish is a hold, or a release, that is under way.
+type wish struct{ until, sure core.Millis }
+
+// hold carries out an operator's wish about a hold and remembers what was promised.
+// Of several wishes at a time any may be the last; the run is sure to be held for no
+// longer than the shortest of them says.
+func (w *world) hold(key core.RunKey, until core.Millis, do func() error) {
+	o, mine := &w.oracle, &wish{until, until}
+	for _, other := range o.wishes[key] {
+		other.sure, mine.sure = min(other.sure, until), min(mine.sure, other.until)
 	}
-	if err := w.operator(a).Hold(ctx, key, until, by); err == nil {
-		w.oracle.promised[key] = until.Add(a.skew)
+	o.wishes[key] = append(o.wishes[key], mine)
+	o.promised[key] = min(o.promised[key], until)
+	if err := do(); err == nil {
+		o.promised[key] = mine.sure
 	}
+	o.wishes[key] = slices.DeleteFunc(o.wishes[key], func(w *wish) bool { return w == mine })
 }
 
 // happen lets something happen outside our processes.
@@ -248,12 +262,11 @@ func (w *world) happen(c Choice) {
 	switch c.Op {
 	case OpWait:
 		w.note("%s pass", time.Duration(c.N)*time.Millisecond)
-		time.Sleep(time.Duration(c.N) * time.Millisecond)
-		w.land()
+		w.pass(time.Duration(c.N) * time.Millisecond)
 	case OpLag:
 		w.note("indexes lag by %d", c.N)
 		w.store.SetIndexLag(c.N)
-	case OpWrite, OpExit, OpDie, OpTrap:
+	case OpWrite, OpRewrite, OpExit, OpDie, OpTrap:
 		w.agentActs(c, w.runs[c.Run])
 	case OpBlind, OpDeaf:
 		w.ecsFails(c)
@@ -261,6 +274,13 @@ func (w *world) happen(c Choice) {
 		w.taskFails(c, w.runs[c.Run])
 	}
 	w.watch()
+}
+
+// pass lets time go by, and everything that was to happen by then happen.
+func (w *world) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait() // a deadline of this very moment is over
+	w.land()
 }
 
 func (w *world) agentActs(c Choice, r *agentRun) {
@@ -271,7 +291,12 @@ func (w *world) agentActs(c Choice, r *agentRun) {
 	w.note("agent of %s: %s %d", id, c.Op, c.N)
 	switch c.Op {
 	case OpWrite:
-		w.write(r, strings.Repeat("x", c.N-1)+"\n")
+		w.write(r, strings.Repeat(string(rune('a'+len(r.former)%26)), c.N-1)+"\n")
+	case OpRewrite:
+		r.former = append(r.former, r.written)
+		r.written = ""
+		w.fleet.Rewrite(id, "")
+		w.write(r, strings.Repeat(string(rune('a'+len(r.former)%26)), c.N-1)+"\n")
 	case OpTrap:
 		r.traps = true
 		w.write(r, "traps\n")

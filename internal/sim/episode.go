@@ -104,11 +104,10 @@ func (w *world) calmDown() {
 			w.accuse("something is owed for ever: %s", w.describe())
 			return
 		}
-		time.Sleep(time.Minute)
-		w.land()
+		w.pass(time.Minute)
 		w.watch()
-		w.through(w.spawn(id, "sweep", "sweep", -1, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
-			if _, err := w.sweep(a).Run(ctx, core.SweepRequest{}); err != nil {
+		w.through(w.spawn(id, "sweep", "sweep", w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
+			if _, err := w.sweepAll(ctx, a, core.ModeSweep); err != nil {
 				w.accuse("a sound sweep: %v", err)
 			}
 		}))

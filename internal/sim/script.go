@@ -63,8 +63,9 @@ const (
 	OpThaw    Op = "thaw"
 	OpObserve Op = "observe"
 	OpEnforce Op = "enforce"
-	OpWrite   Op = "write" // the run's agent writes N bytes
-	OpExit    Op = "exit"  // with status N
+	OpWrite   Op = "write"   // the run's agent writes N bytes
+	OpRewrite Op = "rewrite" // it replaces what it has written by N bytes
+	OpExit    Op = "exit"    // with status N
 	OpDie     Op = "die"
 	OpTrap    Op = "trap" // it traps the signal from now on
 	OpTask    Op = "task" // the run's task dies
@@ -120,7 +121,7 @@ var usual = []weight{
 	{OpGo, 500}, {OpWait, 90}, {OpSweep, 30}, {OpPlan, 3}, {OpApply, 3}, {OpDeliver, 60}, {OpStopped, 12}, {OpNudge, 6},
 	{OpBegin, 50}, {OpRenew, 8}, {OpDetach, 30}, {OpAttach, 10}, {OpTake, 4}, {OpPause, 4}, {OpCancel, 6},
 	{OpHold, 12}, {OpRelease, 5}, {OpExtend, 5}, {OpKill, 4}, {OpFreeze, 5}, {OpThaw, 12}, {OpObserve, 2}, {OpEnforce, 6},
-	{OpWrite, 25}, {OpExit, 25}, {OpDie, 4}, {OpTrap, 3},
+	{OpWrite, 35}, {OpRewrite, 1}, {OpExit, 25}, {OpDie, 4}, {OpTrap, 3},
 	{OpTask, 6}, {OpHide, 4}, {OpForget, 2}, {OpBlind, 2}, {OpDeaf, 3}, {OpLag, 6},
 }
 
@@ -186,8 +187,8 @@ func (m *maker) choice(w *world) Choice {
 		c.N = m.among(20, 60, 300, 900)
 	case OpExtend:
 		c.N = m.among(30, 120, 600)
-	case OpWrite:
-		c.N = m.among(1, 5, 50, 130)
+	case OpWrite, OpRewrite:
+		c.N = m.among(1, 5, 50, 130, 300)
 	case OpExit:
 		c.N = m.among(0, 0, 3)
 	case OpHide, OpBlind, OpDeaf:
@@ -200,11 +201,10 @@ func (m *maker) choice(w *world) Choice {
 
 func (m *maker) among(of ...int) int { return of[m.rng.IntN(len(of))] }
 
-// burst is how many calls an actor makes before another acts. Listings are gone
-// through at once: in the middle of them nothing is at stake.
+// burst is how many calls an actor makes before another acts.
 func (m *maker) burst(a *actor) int {
-	if a.waits == "list detached" {
-		return 24
+	if a.kind == "host" {
+		return m.among(1, 1, 2, 5, 40, 40)
 	}
 	return m.among(1, 1, 1, 1, 2, 3, 5, 40)
 }
@@ -219,7 +219,7 @@ func (m *maker) fault() mem.Fault {
 // spawns reports whether the op brings an actor.
 func (o Op) spawns() bool {
 	switch o {
-	case OpGo, OpWait, OpWrite, OpExit, OpDie, OpTrap, OpTask, OpHide, OpForget, OpBlind, OpDeaf, OpLag:
+	case OpGo, OpWait, OpWrite, OpRewrite, OpExit, OpDie, OpTrap, OpTask, OpHide, OpForget, OpBlind, OpDeaf, OpLag:
 		return false
 	}
 	return true

@@ -57,6 +57,7 @@ type agentRun struct {
 	hosts [2]host
 
 	written string      // what its agent wrote
+	former  []string    // what it had written and replaced
 	traps   bool        // it ends with a sentinel when it is told to
 	exit    *int        // what it ended with by itself
 	idle    core.Millis // since when nobody can end its journal, as long as that lasts
@@ -92,7 +93,7 @@ func newWorld(t testing.TB, c Config) *world {
 	store := mem.New(rec)
 	w := &world{recorder: rec, config: c, limits: Limits(c), store: store, fleet: mem.NewFleet(store)}
 	w.ecs = ecs{hidden: map[string]core.Millis{}, leaving: map[string]core.Millis{}}
-	w.oracle = oracle{begun: now(), promised: map[core.RunKey]core.Millis{}, seen: map[core.RunKey]core.Run{}}
+	w.oracle = oracle{begun: now(), promised: map[core.RunKey]core.Millis{}, wishes: map[core.RunKey][]*wish{}, seen: map[core.RunKey]core.Run{}}
 	for n := range c.Runs {
 		tenant := core.TenantID("acme")
 		if n%3 == 2 {
@@ -161,6 +162,7 @@ func (w *world) ports(a *actor) ports { return ports{skewed{a.p, a.skew}, a, w} 
 
 func (p ports) learn(c core.Control, err error) (core.Control, error) {
 	if err == nil {
+		p.a.looks = p.a.looks || !p.a.read && p.a.kind == "sweep" && c.Mode == core.Observe
 		p.a.control, p.a.read, p.a.sinceRead, p.a.readAt = c, true, 0, p.w.steps
 	}
 	return c, err
@@ -172,6 +174,47 @@ func (p ports) Control(ctx context.Context) (core.Control, error) {
 
 func (p ports) UpdateControl(ctx context.Context, t core.ControlTransition) (core.Control, error) {
 	return p.learn(p.skewed.UpdateControl(ctx, t))
+}
+
+// merged lists all shards in one step.
+func merged[E any](ctx context.Context, list func(ctx context.Context, shard int) ([]E, error)) ([]E, error) {
+	var out []E
+	for shard := range core.Shards {
+		if shard == 1 {
+			ctx = context.WithValue(ctx, joined{}, true)
+		}
+		entries, err := list(ctx, shard)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, entries...)
+	}
+	return out, nil
+}
+
+// allShards is a sweep's index whose every shard holds everything, so that a sweep of
+// one shard sees all in three steps.
+type allShards struct{ ports }
+
+func (p allShards) Detached(ctx context.Context, _ int) ([]core.IndexEntry, error) {
+	return merged(ctx, p.ports.Detached)
+}
+
+func (p allShards) Due(ctx context.Context, _ int, until core.Millis) ([]core.IndexEntry, error) {
+	return merged(ctx, func(ctx context.Context, shard int) ([]core.IndexEntry, error) { return p.ports.Due(ctx, shard, until) })
+}
+
+func (p allShards) DueSandboxes(ctx context.Context, _ int, until core.Millis) ([]core.DueSandbox, error) {
+	return merged(ctx, func(ctx context.Context, shard int) ([]core.DueSandbox, error) {
+		return p.ports.DueSandboxes(ctx, shard, until)
+	})
+}
+
+// sweepAll is a sweep of everything.
+func (w *world) sweepAll(ctx context.Context, a *actor, mode core.SweepMode) (core.SweepReport, error) {
+	s := w.sweep(a)
+	s.Index, s.Due = allShards{w.ports(a)}, allShards{w.ports(a)}
+	return s.Run(ctx, core.SweepRequest{Mode: mode, Shards: []int{0}})
 }
 
 const (
