@@ -158,13 +158,6 @@ func (b *sandbox) exists(name string) bool {
 	return err == nil
 }
 
-func (b *sandbox) write(name, text string) {
-	b.Helper()
-	if err := os.WriteFile(b.path(name), []byte(text), 0o644); err != nil {
-		b.Fatal(err)
-	}
-}
-
 // unattended starts a command that no client meets.
 func (b *sandbox) unattended(script string) {
 	b.Helper()
