@@ -70,8 +70,9 @@ func (f JournalFormat) ExistsScript(run RunID) (string, error) {
 	return vars + `[ -f "$j" ] && [ ! -L "$j" ]` + "\n", nil
 }
 
-// RemoveScript composes the script that removes the journal, sidecar and start
-// marker of each of runs. Nothing but the encoder makes the paths. The answer is
+// RemoveScript composes the script that removes the journal and sidecar of each of
+// runs, and what its start marker holds. The marker stays, empty: without it the same
+// run could begin once more. Nothing but the encoder makes the paths. The answer is
 // read by [ParseRemove].
 func (f JournalFormat) RemoveScript(runs []RunID) (string, error) {
 	tokens := make([]string, len(runs))
@@ -81,9 +82,8 @@ func (f JournalFormat) RemoveScript(runs []RunID) (string, error) {
 			return "", err
 		}
 	}
-	// The marker goes last: without it the same run could begin once more.
 	return boundedScript(30, f.shellDir()+shellAnswer+"gone=\nfor t in "+quoteWords(tokens)+"; do\n"+f.shellFiles()+
-		`if rm -f "$j" "$e" 2>/dev/null && rm -rf "$m" 2>/dev/null; then gone=${gone}1; else gone=${gone}0; fi
+		`if rm -f "$j" "$e" 2>/dev/null && rm -rf "$m"/* 2>/dev/null; then gone=${gone}1; else gone=${gone}0; fi
 done
 answer "gone=$gone"
 finish
@@ -148,7 +148,7 @@ func ParseListing(out []byte) (JournalListing, error) {
 type JournalListing struct {
 	Names    []string
 	Times    JournalTimes
-	TimesErr error // why the times could not be asked for, where that is known
+	TimesErr error `json:"-"` // why the times could not be asked for, where that is known
 }
 
 // JournalTimes are the times of change of a directory's entries. Known is false,

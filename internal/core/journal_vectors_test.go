@@ -463,7 +463,7 @@ func TestPruneVectors(t *testing.T) {
 		w := &pruneWorld{t: t, format: originalFormat(t, c)}
 		want := result{}
 		c.decode(t, &w.in, &want)
-		pruner := core.JournalPruner{Exec: w, Format: w.format, Store: w}
+		pruner := core.JournalPruner{Dir: &core.JournalProber{Exec: w, Format: w.format}, Format: w.format, Store: w}
 		pruner.Policy.MaxDeletes = w.in.MaxDeletes
 		if w.in.OrphanTTLMs != nil {
 			pruner.Policy.OrphanAge = new(time.Duration(*w.in.OrphanTTLMs) * time.Millisecond)

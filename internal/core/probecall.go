@@ -14,6 +14,19 @@ type ProbeCall struct {
 	Probe     *ProbeBatch       `json:"probe,omitempty"`
 	Page      *PageRequest      `json:"page,omitempty"`
 	Terminate *TerminateRequest `json:"terminate,omitempty"`
+	List      *ListRequest      `json:"list,omitempty"`
+	Remove    *RemoveRequest    `json:"remove,omitempty"`
+}
+
+// ListRequest asks for the names in a sandbox's journal directory.
+type ListRequest struct {
+	Target ExecTarget `json:"target"`
+}
+
+// RemoveRequest asks that runs' journals go from a sandbox.
+type RemoveRequest struct {
+	Target ExecTarget `json:"target"`
+	Runs   []RunID    `json:"runs"`
 }
 
 // ProbeBatch asks several runs at once.
@@ -28,6 +41,8 @@ type ProbeAnswer struct {
 	Probe     []ProbeReply    `json:"probe,omitempty"`
 	Page      *PageReply      `json:"page,omitempty"`
 	Terminate *TerminateReply `json:"terminate,omitempty"`
+	List      *JournalListing `json:"list,omitempty"`
+	Removed   []bool          `json:"removed,omitempty"`
 	Failure   *ProbeFailure   `json:"failure,omitempty"`
 }
 
@@ -79,8 +94,16 @@ func (c ProbeCall) Validate() error {
 		given++
 		requests = append(requests, ProbeRequest{RunKey: c.Terminate.RunKey, Target: c.Terminate.Target})
 	}
+	if c.List != nil {
+		given++
+		requests = append(requests, named(c.List.Target))
+	}
+	if c.Remove != nil {
+		given++
+		requests = append(requests, named(c.Remove.Target))
+	}
 	if given != 1 {
-		return fmt.Errorf("probe call: want exactly one of probe, page and terminate, got %d", given)
+		return fmt.Errorf("probe call: want exactly one of probe, page, terminate, list and remove, got %d", given)
 	}
 	for _, q := range requests {
 		if err := q.validate(); err != nil {
@@ -88,6 +111,11 @@ func (c ProbeCall) Validate() error {
 		}
 	}
 	return nil
+}
+
+// named is a request about no run, for the check of its target.
+func named(target ExecTarget) ProbeRequest {
+	return ProbeRequest{RunKey: RunKey{Tenant: "-", Run: "-"}, Target: target}
 }
 
 func (q ProbeRequest) validate() error {
@@ -104,7 +132,10 @@ func (q ProbeRequest) validate() error {
 
 // ServeProbe answers one call of the probe function. It fails only for a call that
 // is malformed: unknown is an answer.
-func ServeProbe(ctx context.Context, p Prober, call ProbeCall) (ProbeAnswer, error) {
+func ServeProbe(ctx context.Context, p interface {
+	Prober
+	JournalDirectory
+}, call ProbeCall) (ProbeAnswer, error) {
 	if err := call.Validate(); err != nil {
 		return ProbeAnswer{}, err
 	}
@@ -114,6 +145,12 @@ func ServeProbe(ctx context.Context, p Prober, call ProbeCall) (ProbeAnswer, err
 	case call.Page != nil:
 		page, err := p.Page(ctx, *call.Page)
 		return ProbeAnswer{Page: &page, Failure: failureOf(err)}, nil
+	case call.List != nil:
+		listing, err := p.List(ctx, call.List.Target)
+		return ProbeAnswer{List: &listing, Failure: failureOf(err)}, nil
+	case call.Remove != nil:
+		gone, err := p.Remove(ctx, call.Remove.Target, call.Remove.Runs)
+		return ProbeAnswer{Removed: gone, Failure: failureOf(err)}, nil
 	}
 	done, err := p.Terminate(ctx, *call.Terminate)
 	return ProbeAnswer{Terminate: &done, Failure: failureOf(err)}, nil
@@ -178,6 +215,32 @@ func (p RemoteProber) Terminate(ctx context.Context, q TerminateRequest) (Termin
 		return TerminateReply{}, errNoAnswer
 	}
 	return *answer.Terminate, nil
+}
+
+// List lists a sandbox's journal directory.
+func (p RemoteProber) List(ctx context.Context, target ExecTarget) (JournalListing, error) {
+	answer, err := p.Caller.Call(ctx, ProbeCall{List: &ListRequest{Target: target}})
+	switch {
+	case err != nil:
+		return JournalListing{}, fmt.Errorf("list journals: %w", err)
+	case answer.Failure != nil:
+		return JournalListing{}, fmt.Errorf("list journals: %w", answer.Failure)
+	case answer.List == nil:
+		return JournalListing{}, errNoAnswer
+	}
+	return *answer.List, nil
+}
+
+// Remove removes runs' journals from a sandbox.
+func (p RemoteProber) Remove(ctx context.Context, target ExecTarget, runs []RunID) ([]bool, error) {
+	answer, err := p.Caller.Call(ctx, ProbeCall{Remove: &RemoveRequest{Target: target, Runs: runs}})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("remove journals: %w", err)
+	case answer.Failure != nil:
+		return nil, fmt.Errorf("remove journals: %w", answer.Failure)
+	}
+	return answer.Removed, nil
 }
 
 var errNoAnswer = errors.New("probe: the function's answer lacks what was asked for")

@@ -180,6 +180,28 @@ func (p *JournalProber) Page(ctx context.Context, q PageRequest) (PageReply, err
 	return reply, nil
 }
 
+// List lists a sandbox's journal directory.
+func (p *JournalProber) List(ctx context.Context, target ExecTarget) (JournalListing, error) {
+	out, err := p.Exec.Exec(ctx, target, p.Format.ListScript(), nil)
+	if err != nil {
+		return JournalListing{}, err
+	}
+	return ParseListing(out.Stdout)
+}
+
+// Remove removes runs' journals from a sandbox.
+func (p *JournalProber) Remove(ctx context.Context, target ExecTarget, runs []RunID) ([]bool, error) {
+	script, err := p.Format.RemoveScript(runs)
+	if err != nil {
+		return nil, err
+	}
+	out, err := p.Exec.Exec(ctx, target, script, nil)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemove(out.Stdout, len(runs))
+}
+
 // Terminate ends a run's agent.
 func (p *JournalProber) Terminate(ctx context.Context, q TerminateRequest) (TerminateReply, error) {
 	script, err := p.Format.TerminateScript(q.Run, q.Nonce, p.Limits.StopGrace)

@@ -249,9 +249,19 @@ func (p PrunePlan) report(verdicts []pruneVerdict) PruneReport {
 	return report
 }
 
-// JournalPruner prunes the journal directory of a sandbox by scripts.
+// JournalDirectory is the journal directory of sandboxes.
+type JournalDirectory interface {
+	// List lists a sandbox's directory. An incomplete answer is an error.
+	List(ctx context.Context, target ExecTarget) (JournalListing, error)
+	// Remove removes the journals of runs and tells of each, in order, whether it is
+	// gone. Start markers stay: a run that was claimed in a sandbox never begins there
+	// again (I14).
+	Remove(ctx context.Context, target ExecTarget, runs []RunID) ([]bool, error)
+}
+
+// JournalPruner removes leftover journals from sandboxes that live on.
 type JournalPruner struct {
-	Exec   Executor
+	Dir    JournalDirectory
 	Format JournalFormat
 	Store  PruneStore
 	Policy PrunePolicy
@@ -260,61 +270,37 @@ type JournalPruner struct {
 // Prune removes what nobody will read again from target's journal directory. A
 // listing that failed is reported as such, and nothing is removed.
 func (p JournalPruner) Prune(ctx context.Context, target ExecTarget, now Millis) PruneReport {
-	listing, err := p.list(ctx, target)
+	listing, err := p.Dir.List(ctx, target)
 	if err != nil {
 		return PruneReport{Failures: []PruneFailure{{Stage: "list", Err: err}}}
 	}
-	return p.Format.PlanPrune(listing, now, p.Policy).Apply(ctx, p.Store, execRemover{p, target})
+	return p.Format.PlanPrune(listing, now, p.Policy).Apply(ctx, p.Store, directoryRemover{p.Dir, target})
 }
 
-func (p JournalPruner) list(ctx context.Context, target ExecTarget) (JournalListing, error) {
-	out, err := p.Exec.Exec(ctx, target, p.Format.ListScript(), nil)
-	if err != nil {
-		return JournalListing{}, err
-	}
-	return ParseListing(out.Stdout)
-}
-
-type execRemover struct {
-	JournalPruner
+type directoryRemover struct {
+	dir    JournalDirectory
 	target ExecTarget
 }
 
 // removeBatch bounds the runs that one script removes, and so its length.
 const removeBatch = 50
 
-func (r execRemover) Remove(ctx context.Context, runs []RunID) []error {
+func (r directoryRemover) Remove(ctx context.Context, runs []RunID) []error {
 	var errs []error
 	for batch := range slices.Chunk(runs, removeBatch) {
-		errs = append(errs, r.removeBatch(ctx, batch)...)
-	}
-	return errs
-}
-
-func (r execRemover) removeBatch(ctx context.Context, runs []RunID) []error {
-	gone, err := r.removed(ctx, runs)
-	errs := make([]error, len(runs))
-	for i, run := range runs {
-		switch {
-		case err != nil:
-			errs[i] = err
-		case !gone[i]:
-			errs[i] = fmt.Errorf("remove journal of run %s: %w", run, errFilesStay)
+		gone, err := r.dir.Remove(ctx, r.target, batch)
+		for i, run := range batch {
+			switch {
+			case err != nil:
+				errs = append(errs, err)
+			case i >= len(gone) || !gone[i]:
+				errs = append(errs, fmt.Errorf("remove journal of run %s: %w", run, errFilesStay))
+			default:
+				errs = append(errs, nil)
+			}
 		}
 	}
 	return errs
 }
 
 var errFilesStay = errors.New("files stay")
-
-func (r execRemover) removed(ctx context.Context, runs []RunID) ([]bool, error) {
-	script, err := r.Format.RemoveScript(runs)
-	if err != nil {
-		return nil, err
-	}
-	out, err := r.Exec.Exec(ctx, r.target, script, nil)
-	if err != nil {
-		return nil, err
-	}
-	return ParseRemove(out.Stdout, len(runs))
-}

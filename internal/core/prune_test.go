@@ -142,7 +142,7 @@ func (b boxExec) Exec(_ context.Context, _ core.ExecTarget, script string, input
 
 func TestPrunerListsAndRemovesInTheSandbox(t *testing.T) {
 	inEachShell(t, func(t *testing.T, b *box) {
-		pruner := core.JournalPruner{Exec: boxExec{box: b}, Format: b.runs, Store: pruneStore{"done/1": core.PruneTerminal, "live": core.PruneLive}}
+		pruner := core.JournalPruner{Dir: &core.JournalProber{Exec: boxExec{box: b}, Format: b.runs}, Format: b.runs, Store: pruneStore{"done/1": core.PruneTerminal, "live": core.PruneLive}}
 		empty := pruner.Prune(t.Context(), core.ExecTarget{}, core.MillisOf(time.Now()))
 		if empty.Listed != 0 || empty.AgeGate {
 			t.Errorf("no directory: %+v", empty)
@@ -166,16 +166,24 @@ func TestPrunerListsAndRemovesInTheSandbox(t *testing.T) {
 		if want := []core.RunID{".dot", "done/1", "old", "日本"}; !slices.Equal(report.Deleted, want) || !report.AgeGate || len(report.Failures) != 0 {
 			t.Errorf("deleted %q, want %q; %+v", report.Deleted, want, report)
 		}
-		left, err := os.ReadDir(b.dir)
-		if err != nil || len(left) != 2 {
-			t.Errorf("left %v, %v", left, err)
+		// The start marker of the run that ended stays, so that it never begins again.
+		var left []string
+		entries, err := os.ReadDir(b.dir)
+		for _, e := range entries {
+			left = append(left, e.Name())
+		}
+		if want := []string{"done_2f1.started", "live.ndjson", "odd name\nx"}; err != nil || !slices.Equal(left, want) {
+			t.Errorf("left %q, want %q; %v", left, want, err)
+		}
+		if held, err := os.ReadDir(filepath.Join(b.dir, "done_2f1.started")); err != nil || len(held) != 0 {
+			t.Errorf("the marker holds %v, %v", held, err)
 		}
 	})
 }
 
 func TestPrunerReportsAFailedListing(t *testing.T) {
 	b := newBox(t, shells(t)[0])
-	pruner := core.JournalPruner{Exec: boxExec{b, errStore}, Format: b.runs, Store: pruneStore{}}
+	pruner := core.JournalPruner{Dir: &core.JournalProber{Exec: boxExec{b, errStore}, Format: b.runs}, Format: b.runs, Store: pruneStore{}}
 	report := pruner.Prune(t.Context(), core.ExecTarget{}, pruneNow)
 	if len(report.Failures) != 1 || report.Failures[0].Stage != "list" || !errors.Is(report.Failures[0].Err, errStore) || report.Listed != 0 {
 		t.Errorf("report %+v", report)

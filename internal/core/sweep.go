@@ -81,7 +81,9 @@ type Sweep struct {
 	Ledger    Ledger
 	Due       SandboxIndex
 	Tasks     TaskDescriber
+	Lister    TaskLister
 	Prober    Prober
+	Journals  JournalDirectory
 	Queue     ReclaimQueue
 	Controls  Controls
 	Breaker   ControlWriter
@@ -92,6 +94,9 @@ type Sweep struct {
 	Fanout    ShardQueue // nil: one sweep does everything
 	Limits    Limits
 	Install   string // name of the installation, see [StartedBy]
+	Provider  string // whose tasks it audits
+	Cluster   string // in which it audits
+	StopLeaks bool   // whether an audit has leaked tasks stopped; otherwise it reports them
 	Logger    *slog.Logger
 }
 

@@ -19,10 +19,12 @@ const (
 
 // Task is one task as ECS describes it.
 type Task struct {
-	ARN      string
-	Life     TaskLife
-	StopCode string // of a stopped task, ECS's own word
-	Reason   string // ECS's text
+	ARN       string
+	Life      TaskLife
+	StopCode  string // of a stopped task, ECS's own word
+	Reason    string // ECS's text
+	StartedBy string
+	CreatedAt Millis
 	// Exits are the exit codes of those containers that have exited, by name. A
 	// sidecar's says nothing of the agent's.
 	Exits map[string]int

@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"cmp"
+	"context"
 	"iter"
 	"log/slog"
 	"slices"
@@ -20,6 +21,27 @@ type world struct {
 	store  *mem.Store
 	fleet  *mem.Fleet
 	limits core.Limits
+
+	stopLeaks bool
+	notices   []core.Notice
+}
+
+// Announce notes what is told to other systems.
+func (w *world) Announce(_ context.Context, notices []core.Notice) error {
+	w.notices = append(w.notices, notices...)
+	return nil
+}
+
+// told lists what was announced of a kind, by run or task.
+func (w *world) told(kind core.NoticeType) []string {
+	var out []string
+	for _, n := range w.notices {
+		if n.Type == kind {
+			out = append(out, cmp.Or(string(n.Run), n.TaskARN))
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 func newWorld(t *testing.T) *world {
@@ -35,7 +57,7 @@ func (w *world) sweep(p *mem.Process) *core.Sweep {
 	view := w.fleet.View(p)
 	return &core.Sweep{
 		Runs: p, Index: p, Log: &core.LogWriter{Log: p, Blobs: p, Inline: w.limits.InlineSegment}, Sandboxes: p, Ledger: p,
-		Due: p, Tasks: view, Prober: view, Queue: p, Controls: p, Breaker: p, Notes: p, Cursors: p, Budget: p, Limits: w.limits, Install: "test",
+		Due: p, Tasks: view, Lister: view, Prober: view, Journals: view, Announcer: w, Queue: p, Controls: p, Breaker: p, Notes: p, Cursors: p, Budget: p, Limits: w.limits, Install: "test", Provider: "fargate", Cluster: "c", StopLeaks: w.stopLeaks,
 		Logger: slog.New(slog.DiscardHandler),
 	}
 }

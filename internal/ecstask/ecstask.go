@@ -40,6 +40,7 @@ var (
 	_ core.TaskDescriber = (*Tasks)(nil)
 	_ core.TaskStopper   = (*Tasks)(nil)
 	_ core.TaskRunner    = (*Tasks)(nil)
+	_ core.TaskLister    = (*Tasks)(nil)
 )
 
 // Describe answers for each ARN, at most 100. An ARN that ECS refuses to read, for
@@ -104,6 +105,22 @@ func (t *Tasks) StartedBy(ctx context.Context, cluster, startedBy string) ([]str
 		page, err := pages.NextPage(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("list tasks started by %s in %s: %w", startedBy, cluster, err)
+		}
+		arns = append(arns, page.TaskArns...)
+	}
+	return arns, nil
+}
+
+// Living lists the tasks of a cluster that are not to be stopped, all pages.
+func (t *Tasks) Living(ctx context.Context, cluster string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var arns []string
+	pages := ecs.NewListTasksPaginator(t.ECS, &ecs.ListTasksInput{Cluster: &cluster, DesiredStatus: types.DesiredStatusRunning})
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("list tasks of %s: %w", cluster, err)
 		}
 		arns = append(arns, page.TaskArns...)
 	}
@@ -193,8 +210,11 @@ var leaving = []string{"DEACTIVATING", "STOPPING", "DEPROVISIONING"}
 func read(task types.Task) core.Task {
 	out := core.Task{
 		ARN: value(task.TaskArn), Life: core.TaskLives,
-		StopCode: string(task.StopCode), Reason: value(task.StoppedReason),
+		StopCode: string(task.StopCode), Reason: value(task.StoppedReason), StartedBy: value(task.StartedBy),
 		ExecEnabled: task.EnableExecuteCommand, Agents: agents(task.Containers),
+	}
+	if task.CreatedAt != nil {
+		out.CreatedAt = core.MillisOf(*task.CreatedAt)
 	}
 	for _, c := range task.Containers {
 		if c.ExitCode == nil {

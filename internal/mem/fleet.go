@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 )
@@ -24,6 +25,7 @@ type Fleet struct {
 
 type fleetTask struct {
 	arn, token, startedBy string
+	createdAt             core.Millis
 	life                  core.TaskLife
 	reason                string
 	agents                map[core.RunID]*fleetAgent
@@ -32,6 +34,7 @@ type fleetTask struct {
 // fleetAgent is one run's agent. Without a journal it has not begun.
 type fleetAgent struct {
 	begun, alive, blocked bool
+	pruned                bool // its journal is gone, its start marker is not
 	nonce                 string
 	stdout                []byte
 	exit                  *int
@@ -53,6 +56,9 @@ var (
 	_ core.TaskRunner    = View{}
 	_ core.Prober        = View{}
 	_ core.AgentStarter  = View{}
+	_ core.TaskLister    = View{}
+
+	_ core.JournalDirectory = View{}
 )
 
 // View returns a process's view.
@@ -88,7 +94,7 @@ func (f *Fleet) run(token, startedBy string) string {
 	}
 	f.next++
 	arn := fmt.Sprintf("arn:aws:ecs:local:000000000000:task/c/%04d", f.next)
-	f.tasks[arn] = &fleetTask{arn: arn, token: token, startedBy: startedBy, life: core.TaskLives, agents: map[core.RunID]*fleetAgent{}}
+	f.tasks[arn] = &fleetTask{arn: arn, token: token, startedBy: startedBy, createdAt: core.MillisOf(time.Now()), life: core.TaskLives, agents: map[core.RunID]*fleetAgent{}}
 	return arn
 }
 
@@ -112,7 +118,7 @@ func (f *Fleet) describe(arn string) core.Task {
 	if !ok {
 		return core.Task{ARN: arn, Life: core.TaskMissing}
 	}
-	return core.Task{ARN: arn, Life: t.life, Reason: t.reason}
+	return core.Task{ARN: arn, Life: t.life, Reason: t.reason, StartedBy: t.startedBy, CreatedAt: t.createdAt}
 }
 
 // StartedBy lists living tasks.
@@ -131,6 +137,77 @@ func (v View) StartedBy(ctx context.Context, _, startedBy string) ([]string, err
 	}
 	slices.Sort(out)
 	return out, nil
+}
+
+// Living lists the tasks that live.
+func (v View) Living(ctx context.Context, _ string) ([]string, error) {
+	var out []string
+	err := v.call(ctx, "list living tasks", func() error {
+		for arn, t := range v.tasks {
+			if t.life == core.TaskLives {
+				out = append(out, arn)
+			}
+		}
+		slices.Sort(out)
+		return nil
+	})
+	return out, err
+}
+
+// RunStray starts a task behind everybody's back.
+func (f *Fleet) RunStray(startedBy string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.run("stray-"+startedBy, startedBy)
+}
+
+// List lists the journals of a task's agents, all of them old.
+func (v View) List(ctx context.Context, target core.ExecTarget) (core.JournalListing, error) {
+	var out core.JournalListing
+	err := v.call(ctx, "list journals", func() error {
+		t, err := v.reach(target.TaskARN)
+		if err != nil {
+			return err
+		}
+		out.Times.Known = true
+		for run, a := range t.agents {
+			token, err := core.DefaultJournal.Token(run)
+			if err != nil || !a.begun || a.pruned {
+				continue
+			}
+			out.Names = append(out.Names, token+".ndjson")
+			out.Times.Of = append(out.Times.Of, core.JournalTime{Name: token + ".ndjson", At: 1})
+		}
+		return nil
+	})
+	return out, err
+}
+
+// Remove removes runs' journals; a live agent's is an accusation.
+func (v View) Remove(ctx context.Context, target core.ExecTarget, runs []core.RunID) ([]bool, error) {
+	gone := make([]bool, len(runs))
+	err := v.call(ctx, "remove journals", func() error {
+		t, err := v.reach(target.TaskARN)
+		if err != nil {
+			return err
+		}
+		for i, run := range runs {
+			a := t.agent(run)
+			if a.alive {
+				v.store.t.Errorf("fleet: the journal of run %s is removed, and its agent lives", run)
+			}
+			a.pruned, gone[i] = true, true
+		}
+		return nil
+	})
+	return gone, err
+}
+
+// Pruned reports whether a run's journal has been removed.
+func (f *Fleet) Pruned(run core.RunID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.agentOf(run).pruned
 }
 
 // Stop ends a task at once.

@@ -1,0 +1,199 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// TaskLister lists every task of a cluster.
+type TaskLister interface {
+	// Living lists the ARNs of the tasks of a cluster that are not to be stopped, all
+	// pages. A listing that failed is an error (I10).
+	Living(ctx context.Context, cluster string) ([]string, error)
+}
+
+// Leak is a task that runs and that no open ledger row names.
+type Leak struct {
+	TaskARN   string `json:"taskArn"`
+	StartedBy string `json:"startedBy"`
+	Since     Millis `json:"since"`
+	Why       string `json:"why"`
+	Stopping  bool   `json:"stopping,omitempty"` // handed to reclaim, since the policy says so
+}
+
+// DailyReport is what the daily audit and prune found.
+type DailyReport struct {
+	Tasks   int           `json:"tasks"` // living in the cluster
+	Ours    int           `json:"ours"`  // of them started by this installation
+	Leaked  []Leak        `json:"leaked"`
+	Pruned  []PruneReport `json:"pruned"`
+	Errors  []string      `json:"errors,omitempty"`
+	Skipped string        `json:"skipped,omitempty"` // why nothing was pruned
+}
+
+// Daily compares ECS with the ledger, and removes leftover journals from idle
+// sandboxes. The cloud is listed first and the records are read after it: a task
+// that began meanwhile has its row before it exists (I6). It fails only where the
+// tasks cannot be listed.
+func (s *Sweep) Daily(ctx context.Context) (DailyReport, error) {
+	control, err := s.Controls.Control(ctx)
+	if err != nil {
+		return DailyReport{}, fmt.Errorf("daily: %w", err)
+	}
+	report := DailyReport{Leaked: []Leak{}, Pruned: []PruneReport{}}
+	if err := s.audit(ctx, control, &report); err != nil {
+		return DailyReport{}, fmt.Errorf("daily: %w", err)
+	}
+	if control.Stops() {
+		s.prune(ctx, &report)
+	} else {
+		report.Skipped = stopped(control)
+	}
+	s.Logger.InfoContext(ctx, "daily", "tasks", report.Tasks, "ours", report.Ours, "leaked", len(report.Leaked),
+		"pruned", len(report.Pruned), "errors", report.Errors)
+	return report, nil
+}
+
+// audit reports every task of this installation, past a grace, that no open ledger
+// row names.
+func (s *Sweep) audit(ctx context.Context, control Control, report *DailyReport) error {
+	arns, err := s.Lister.Living(ctx, s.Cluster)
+	if err != nil {
+		return err
+	}
+	report.Tasks = len(arns)
+	for batch := range slices.Chunk(arns, describeBatch) {
+		tasks, err := s.Tasks.Describe(ctx, s.Cluster, batch)
+		if err != nil {
+			return err
+		}
+		for _, t := range tasks {
+			s.auditTask(ctx, t, control, report)
+		}
+	}
+	var notices []Notice
+	for _, l := range report.Leaked {
+		notices = append(notices, Notice{Type: NoticeLeaked, TaskARN: l.TaskARN, Reason: l.Why, At: MillisOf(time.Now())})
+	}
+	s.announce(ctx, notices)
+	return nil
+}
+
+func (s *Sweep) auditTask(ctx context.Context, t Task, control Control, report *DailyReport) {
+	id, ours := strings.CutPrefix(t.StartedBy, s.Install+"/")
+	if !ours || t.Life != TaskLives {
+		return
+	}
+	report.Ours++
+	row, err := s.Ledger.Row(ctx, InstanceID(id))
+	leak := Leak{TaskARN: t.ARN, StartedBy: t.StartedBy, Since: t.CreatedAt}
+	switch {
+	case isNotFound(err):
+		leak.Why = "no ledger row"
+	case err != nil:
+		report.Errors = append(report.Errors, err.Error())
+		return
+	case row.State == LedgerClosed:
+		leak.Why = "its ledger row is closed"
+	case row.TaskARN != "" && row.TaskARN != t.ARN:
+		leak.Why = "its ledger row names " + row.TaskARN
+	default:
+		return
+	}
+	if MillisOf(time.Now()) < t.CreatedAt.Add(s.Limits.LeakGrace) {
+		return
+	}
+	if err := s.stopLeak(ctx, t, InstanceID(id), leak.Why, control, &leak); err != nil {
+		report.Errors = append(report.Errors, err.Error())
+	}
+	report.Leaked = append(report.Leaked, leak)
+}
+
+// stopLeak gives a task without a row one that condemns it, where the policy says so
+// and the breaker lets it: reclaim then stops it as any other. A row that is there,
+// if only closed, is left to the operator.
+func (s *Sweep) stopLeak(ctx context.Context, t Task, id InstanceID, why string, control Control, leak *Leak) error {
+	if !s.StopLeaks || why != "no ledger row" {
+		return nil
+	}
+	control, err := s.count(ctx, control, 1)
+	if err != nil || !control.EndsUnsealed() {
+		return err
+	}
+	now := MillisOf(time.Now())
+	row, err := s.Ledger.PutIntent(ctx, LedgerRow{
+		Instance: id, Provider: s.Provider, State: LedgerIntent, LaunchUntil: now, Cluster: s.Cluster, DueAt: now, UpdatedAt: now,
+	})
+	if err != nil || row.State != LedgerIntent {
+		return err
+	}
+	if _, err = s.Ledger.UpdateRow(ctx, id, StopLaunch{TaskARN: t.ARN, Why: "leaked: " + why, Now: now, DueAt: now.Add(s.Limits.RetryStop)}); err != nil {
+		return err
+	}
+	leak.Stopping = true
+	return s.Queue.Send(ctx, []ReclaimJob{{Instance: id, Kind: JobLedger}})
+}
+
+// prune removes the journals of ended runs from every idle sandbox. Start markers
+// stay: a run that was claimed in a sandbox never begins there again (I14).
+func (s *Sweep) prune(ctx context.Context, report *DailyReport) {
+	for shard := range Shards {
+		due, err := s.Due.DueSandboxes(ctx, shard, farAhead)
+		if err != nil {
+			report.Errors = append(report.Errors, err.Error())
+			continue
+		}
+		for _, d := range due {
+			if d.Key == "" {
+				continue
+			}
+			pruned, err := s.pruneSandbox(ctx, d.Key)
+			switch {
+			case err != nil:
+				report.Errors = append(report.Errors, err.Error())
+			case pruned != nil:
+				report.Pruned = append(report.Pruned, *pruned)
+			}
+		}
+	}
+}
+
+func (s *Sweep) pruneSandbox(ctx context.Context, key SandboxKey) (*PruneReport, error) {
+	box, err := s.Sandboxes.Sandbox(ctx, key)
+	now := MillisOf(time.Now())
+	switch {
+	case isNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case box.DueAt == 0 || box.Reclaiming != "" || box.ExecUntil > now:
+		return nil, nil // in use again, or about to end
+	}
+	target := ExecTarget{Cluster: box.Cluster, TaskARN: box.TaskARN, Container: box.Container}
+	pruner := JournalPruner{Dir: s.Journals, Format: DefaultJournal, Store: runStanding{s.Runs, box.Material.Tenant}}
+	report := pruner.Prune(ctx, target, now)
+	return &report, nil
+}
+
+// runStanding answers what the run store says of runs of one tenant.
+type runStanding struct {
+	runs   Runs
+	tenant TenantID
+}
+
+// Standing reads the record.
+func (s runStanding) Standing(ctx context.Context, run RunID) (PruneStanding, error) {
+	r, err := s.runs.Run(ctx, RunKey{Tenant: s.tenant, Run: run})
+	switch {
+	case isNotFound(err):
+		return PruneUnknown, nil
+	case err != nil:
+		return PruneLive, err
+	case r.Status.Terminal():
+		return PruneTerminal, nil
+	}
+	return PruneLive, nil
+}

@@ -1,0 +1,119 @@
+package core_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
+)
+
+// TestTheAuditFindsWhatRunsWithoutARow, leaves young and foreign tasks alone, and stops
+// only where the policy says so (DESIGN 5.9).
+func TestTheAuditFindsWhatRunsWithoutARow(t *testing.T) {
+	for _, stops := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.stopLeaks = stops
+			w.left("fine", "works\n")
+			stray := w.fleet.RunStray("test/stray")
+			w.fleet.RunStray("someone-else/x")
+			time.Sleep(w.limits.LeakGrace)
+			w.fleet.RunStray("test/young")
+			report, err := w.sweep(w.store.Process).Daily(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if report.Tasks != 4 || report.Ours != 3 || len(report.Leaked) != 1 || report.Leaked[0].TaskARN != stray || report.Leaked[0].Stopping != stops {
+				t.Errorf("report %+v", report)
+			}
+			if got := w.told(core.NoticeLeaked); !slices.Equal(got, []string{stray}) {
+				t.Errorf("told %v", got)
+			}
+			w.drainQueue(w.store.Process)
+			if runs := slices.Contains(w.fleet.Running(), stray); runs == stops {
+				t.Errorf("stops %v, and the stray runs: %v", stops, runs)
+			}
+			if n := len(w.fleet.Running()); n != 4-len(report.Leaked)*map[bool]int{true: 1}[stops] {
+				t.Errorf("%d tasks run", n)
+			}
+		})
+	}
+}
+
+// TestAFailedTaskListingIsAnError: half a listing accuses nobody (I10).
+func TestAFailedTaskListingIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.fleet.RunStray("test/stray")
+		time.Sleep(2 * w.limits.LeakGrace)
+		for n := 1; n <= 3; n++ {
+			if report, err := w.sweep(w.store.NewProcess(mem.At(n, mem.NotLanded))).Daily(t.Context()); err == nil {
+				t.Errorf("call %d failed, and the audit answers %+v", n, report)
+			}
+		}
+	})
+}
+
+// TestIdleSandboxesArePruned of the journals of ended runs, and keep the markers.
+func TestIdleSandboxesArePruned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.begin("idle", func(q *core.RunRequest) { q.Reclaim = core.ReclaimIdle })
+		w.fleet.Write("idle", "done\n")
+		w.fleet.Exit("idle", 0)
+		w.detach("idle")
+		w.left("works", "at it\n")
+		w.tick()
+		report, err := w.sweep(w.store.Process).Daily(t.Context())
+		if err != nil || len(report.Pruned) != 1 || !slices.Equal(report.Pruned[0].Deleted, []core.RunID{"idle"}) {
+			t.Errorf("report %+v, %v", report, err)
+		}
+		if !w.fleet.Pruned("idle") || w.fleet.Pruned("works") {
+			t.Error("the wrong journals are gone")
+		}
+		r := w.run("idle")
+		target := core.ExecTarget{TaskARN: r.TaskARN}
+		if s, err := w.fleet.View(w.store.Process).StartAgent(t.Context(), target, core.JournalStart{Run: "idle"}, nil); err != nil || !s.Already {
+			t.Errorf("a pruned run began again: %+v, %v", s, err)
+		}
+		time.Sleep(w.limits.IdleTTL)
+		w.tick()
+		if n := len(w.fleet.Running()); n != 1 {
+			t.Errorf("%d tasks run, want the one that works", n)
+		}
+	})
+}
+
+// TestOthersAreTold of each end, and once of each state that lasts.
+func TestOthersAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.seedMainScenario()
+		for _, run := range []string{"held", "soon"} {
+			w.begin(run, func(q *core.RunRequest) { q.TTLSeconds = 600 })
+			w.detach(run)
+		}
+		operator := &core.Operator{Runs: w.store, Sandboxes: w.store, Ledger: w.store, Controls: w.store, Audit: w.store}
+		if err := operator.Hold(t.Context(), key("held"), now().Add(time.Hour), core.By{Who: "ops", Why: "look at it"}); err != nil {
+			t.Fatal(err)
+		}
+		for range 12 {
+			w.tick()
+			time.Sleep(time.Minute)
+		}
+		for kind, want := range map[core.NoticeType][]string{
+			core.NoticeFinalized: {"cancelled", "lapsed", "long", "three", "zero"},
+			core.NoticeExpired:   {"expired", "soon", "traps"},
+			core.NoticeLost:      {"dead-task"},
+			core.NoticeHeld:      {"held"},
+			core.NoticeExpiring:  {"held", "soon"},
+		} {
+			if got := w.told(kind); !slices.Equal(got, want) {
+				t.Errorf("%s told of %v, want %v", kind, got, want)
+			}
+		}
+	})
+}
