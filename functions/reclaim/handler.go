@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -28,8 +29,11 @@ const jobReserve = 20 * time.Second
 
 // handle does each message by itself and answers with those that have to come
 // again. A message that cannot be read fails too, so that the dead-letter queue
-// keeps it.
+// keeps it. SQS sends no empty batch: an event without records is no batch.
 func (h handler) handle(ctx context.Context, batch events.SQSEvent) (events.SQSEventResponse, error) {
+	if len(batch.Records) == 0 {
+		return events.SQSEventResponse{}, errors.New("reclaim: want records of SQS, got none")
+	}
 	// An empty list, not null: not every caller of functions reads null as none.
 	out := events.SQSEventResponse{BatchItemFailures: []events.SQSBatchItemFailure{}}
 	for _, message := range batch.Records {

@@ -63,6 +63,18 @@ func TestOnlyWhatFailedComesAgain(t *testing.T) {
 	}
 }
 
+func TestAnEventWithoutRecordsIsOneClearError(t *testing.T) {
+	s := &script{}
+	var batch events.SQSEvent
+	if err := json.Unmarshal([]byte(`{"instance":"i1","kind":"ledger"}`), &batch); err != nil {
+		t.Fatal(err)
+	}
+	out, err := handler{s, slog.New(slog.DiscardHandler)}.handle(t.Context(), batch)
+	if err == nil || err.Error() != "reclaim: want records of SQS, got none" || len(s.jobs) != 0 {
+		t.Errorf("answered %v, %v after %+v", failed(out), err, s.jobs)
+	}
+}
+
 func TestAMessageWithoutTimeGoesBackUntouched(t *testing.T) {
 	s := &script{}
 	ctx, cancel := context.WithTimeout(t.Context(), jobReserve/2)
