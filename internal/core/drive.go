@@ -16,6 +16,9 @@ var (
 	errBytes  = errors.New("the sweep's share of bytes is spent")
 )
 
+// releaseWithin bounds a release.
+const releaseWithin = 5 * time.Second
+
 // allowance is what the finalisations of one sweep may read together.
 type allowance struct{ left atomic.Int64 }
 
@@ -333,8 +336,10 @@ func (s *Sweep) close(ctx context.Context, j job, end ended, entry RunReport) (R
 }
 
 // release lets the next sweep go on at once. It is a courtesy: a claim that stays
-// lapses by itself. It outlives the run's budget.
+// lapses by itself. It outlives the run's budget, and the sweep where that is ended.
 func (s *Sweep) release(ctx context.Context, r Run) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
+	defer cancel()
 	if _, err := s.Runs.Update(ctx, r.RunKey, Release{Epoch: r.Epoch}); err != nil && !Refused(err) {
 		s.Logger.WarnContext(ctx, "release", "run", r.RunKey.String(), "err", err)
 	}

@@ -38,7 +38,8 @@ type RunRequest struct {
 var (
 	// ErrLaunchPending: an earlier launch of this run has not been settled yet.
 	ErrLaunchPending = errors.New("an earlier launch is not settled")
-	// ErrSandboxExists: the key has a sandbox; it is to be resumed or reclaimed first.
+	// ErrSandboxExists: the key has a sandbox whose task lives; it is to be reclaimed
+	// first.
 	ErrSandboxExists = errors.New("the key has a sandbox")
 )
 
@@ -73,12 +74,14 @@ func (l *Launcher) Launch(ctx context.Context, r Run, material KeyMaterial, spec
 		return r, nil
 	}
 	key := material.Key()
-	if box, err := l.Sandboxes.Sandbox(ctx, key); err == nil && box.Instance != r.Instance {
-		return Run{}, fmt.Errorf("launch run %s: %w", r.RunKey, ErrSandboxExists)
-	} else if err != nil && !isNotFound(err) {
+	box, err := l.Sandboxes.Sandbox(ctx, key)
+	if err == nil && box.Instance != r.Instance {
+		err = l.replace(ctx, box)
+	}
+	if err != nil && !isNotFound(err) {
 		return Run{}, fmt.Errorf("launch run %s: %w", r.RunKey, err)
 	}
-	r, err := l.name(ctx, r, key, material.Provider, spec.Cluster)
+	r, err = l.name(ctx, r, key, material.Provider, spec.Cluster)
 	if err != nil {
 		return Run{}, err
 	}
@@ -94,6 +97,42 @@ func (l *Launcher) Launch(ctx context.Context, r Run, material KeyMaterial, spec
 		Key: key, Material: material, Instance: r.Instance, TaskARN: arn, Cluster: spec.Cluster,
 		Container: spec.Container, LatestRun: r.RunKey.Run,
 	})
+}
+
+// replace makes room for a new task where the key's has gone: the old one is
+// condemned as any other, never only forgotten. A sandbox that lives, or that a live
+// run is bound to, is not replaced.
+func (l *Launcher) replace(ctx context.Context, box Sandbox) error {
+	if box.Reclaiming != "" {
+		return ErrLaunchPending
+	}
+	latest, err := l.Runs.Run(ctx, RunKey{Tenant: box.Material.Tenant, Run: box.LatestRun})
+	if err != nil && !isNotFound(err) {
+		return err
+	}
+	if err == nil && !latest.Status.Terminal() {
+		return ErrSandboxExists
+	}
+	tasks, err := l.Describer.Describe(ctx, box.Cluster, []string{box.TaskARN})
+	switch {
+	case err != nil:
+		return err
+	case len(tasks) != 1 || tasks[0].Life != TaskGone:
+		return ErrSandboxExists
+	}
+	now := MillisOf(time.Now())
+	by := rand.Text()
+	mark := MarkReclaiming{Instance: box.Instance, LatestRun: box.LatestRun, By: by, Now: now}
+	if _, err := l.Sandboxes.UpdateSandbox(ctx, box.Key, mark); err != nil {
+		return err
+	}
+	condemn := Condemn{
+		Instance: box.Instance, Key: box.Key, By: by, Why: "replaced: " + describe(tasks[0]), Now: now, DueAt: now.Add(l.Limits.RetryStop),
+	}
+	if err := l.Transactions.Condemn(ctx, condemn); err != nil {
+		return err
+	}
+	return l.Queue.Send(ctx, []ReclaimJob{{Tenant: box.Material.Tenant, Instance: box.Instance, Kind: JobLedger}})
 }
 
 // name makes sure that the run names an instance whose launch may still happen.

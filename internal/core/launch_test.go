@@ -549,3 +549,39 @@ func (w *world) reclaimsAreOver() {
 		}
 	}
 }
+
+// TestAGoneSandboxIsReplaced: its task ended while it was idle; the next turn condemns
+// the old one and gets a new one, and no row stays open.
+func TestAGoneSandboxIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.begin("first", func(q *core.RunRequest) { q.Reclaim = core.ReclaimIdle })
+		w.fleet.Exit("first", 0)
+		w.detach("first")
+		w.tick()
+		first := w.run("first")
+		if box, err := w.store.Sandbox(t.Context(), first.SandboxKey); err != nil || box.IdleSince == 0 {
+			t.Fatalf("first is not idle: %+v, %v", box, err)
+		}
+		l := w.launcher(w.store.Process)
+		q := core.RunRequest{RunKey: key("second"), Thread: "thread-first", HostNonce: "host", Definition: "d"}
+		r, err := l.Start(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := core.TaskSpec{Cluster: "c", Container: "agent"}
+		if _, err := l.Launch(t.Context(), r, material("first"), spec); !errors.Is(err, core.ErrSandboxExists) {
+			t.Errorf("a sandbox that lives: %v", err)
+		}
+		w.fleet.KillTask(first.TaskARN)
+		r, err = l.Launch(t.Context(), r, material("first"), spec)
+		if err != nil || r.TaskARN == first.TaskARN || r.TaskARN == "" {
+			t.Fatalf("launched %q, %v", r.TaskARN, err)
+		}
+		w.drainQueue(w.store.Process)
+		w.check()
+		if row, err := w.store.Row(t.Context(), first.Instance); err != nil || row.State != core.LedgerClosed {
+			t.Errorf("the old row: %+v, %v", row, err)
+		}
+	})
+}

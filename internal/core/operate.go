@@ -75,6 +75,7 @@ type Operator struct {
 	Due       SandboxIndex
 	Controls  ControlWriter
 	Audit     AuditLog
+	Queue     ReclaimQueue
 }
 
 // By is who acts, and why. Both are asked for.
@@ -134,12 +135,20 @@ func (o *Operator) reclaiming(ctx context.Context, r Run) (bool, error) {
 	return box.Instance == r.Instance && box.Reclaiming != "", nil
 }
 
-// Release takes a hold back.
+// Release takes a hold back. A sandbox whose end it held up is announced to reclaim
+// at once; should the message be lost, the mark is due when the hold would have ended.
 func (o *Operator) Release(ctx context.Context, key RunKey, by By) error {
 	if err := o.record(ctx, by, "release", key.String(), ""); err != nil {
 		return err
 	}
-	if _, err := o.Runs.Update(ctx, key, SetHold{}); err != nil {
+	r, err := o.Runs.Update(ctx, key, SetHold{})
+	if err != nil {
+		return fmt.Errorf("release run %s: %w", key, err)
+	}
+	if !r.Status.Terminal() || r.Row != RowReclaim {
+		return nil
+	}
+	if err := o.Queue.Send(ctx, []ReclaimJob{jobOf(r)}); err != nil {
 		return fmt.Errorf("release run %s: %w", key, err)
 	}
 	return nil
