@@ -92,6 +92,9 @@ func checkEnv(f names.Function, env map[names.Key]*string) error {
 		if env[key] == nil {
 			return fmt.Errorf("function %s: no value for %s", f, key)
 		}
+		if allowed := names.Values[key]; allowed != nil && !slices.Contains(allowed, *env[key]) {
+			return fmt.Errorf("function %s: %s: want %s, got %q", f, key, strings.Join(allowed, " or "), *env[key])
+		}
 	}
 	for key := range env {
 		if !slices.Contains(want, key) {

@@ -5,7 +5,9 @@
 //
 // Context: install (name of the installation, default "sandkeeper"), dist
 // (directory with <function>/bootstrap), sandboxImage (image of the sample task
-// definition), local=true (the variant for an engine on loopback).
+// definition), mode (observe or enforce, which holds until an operator sets one;
+// default observe, enforce in the local variant), local=true (the variant for an
+// engine on loopback).
 package main
 
 import (
@@ -37,6 +39,12 @@ func propsFrom(app awscdk.App) Props {
 	case string:
 		p.Local = v == "true"
 	}
+	// What a first deploy would do is to be seen before it does it.
+	mode := names.ModeObserve
+	if p.Local {
+		mode = names.ModeEnforce
+	}
+	p.Mode = contextText(app, "mode", mode)
 	dist := filepath.Join("..", "dist")
 	if p.Local {
 		dist = filepath.Join(dist, "local")

@@ -26,6 +26,7 @@ type Props struct {
 	Install      string // name of the installation, the stack and the prefix of what it names
 	Dist         string // directory with <function>/bootstrap
 	SandboxImage string // image of the sample task definition
+	Mode         string // one of names.Values: holds until an operator sets a mode
 	// Local makes the variant for an engine on loopback: pinned to an account that
 	// no one owns, endpoints as parameters, task events from local Fargate.
 	Local bool
@@ -221,6 +222,7 @@ func (k *keeper) reclaim() awslambda.Function {
 		env: map[names.Key]*string{
 			names.RunsTable:      k.runs.TableName(),
 			names.SandboxesTable: k.sandboxes.TableName(),
+			names.Mode:           &k.props.Mode,
 		},
 		local:  k.endpoints,
 		grants: k.reclaimGrants(),
@@ -251,6 +253,7 @@ func (k *keeper) reap(probe awslambda.Function) awslambda.Function {
 			names.ReclaimQueue:   k.queue.QueueUrl(),
 			names.ProbeFunction:  probe.FunctionName(),
 			names.Install:        &k.props.Install,
+			names.Mode:           &k.props.Mode,
 		},
 		local:    k.endpoints,
 		grants:   k.reapGrants(probe),
@@ -318,6 +321,7 @@ func (k *keeper) outputs(more map[names.Output]*string) {
 		names.OutDeadLetterQueue: k.dead.QueueUrl(),
 		names.OutCluster:         k.cluster.ClusterArn(),
 		names.OutInstall:         &k.props.Install,
+		names.OutMode:            &k.props.Mode,
 	}
 	maps.Copy(all, more)
 	for _, id := range slices.Sorted(maps.Keys(all)) {

@@ -35,8 +35,8 @@ func run(m *testing.M) int {
 	for _, f := range names.Functions {
 		writeBinary(dist, f)
 	}
-	production = synthesize(filepath.Join(dir, "aws"), Props{Install: "keeper", Dist: dist, SandboxImage: "debian:stable-slim"})
-	local = synthesize(filepath.Join(dir, "local"), Props{Install: "keeper", Dist: dist, SandboxImage: "debian:stable-slim", Local: true})
+	production = synthesize(filepath.Join(dir, "aws"), dist, nil)
+	local = synthesize(filepath.Join(dir, "local"), dist, map[string]any{"local": true})
 	return m.Run()
 }
 
@@ -65,8 +65,12 @@ type template struct {
 	text       string
 }
 
-func synthesize(out string, p Props) template {
-	app := awscdk.NewApp(&awscdk.AppProps{Outdir: &out})
+// synthesize makes the stack of an app with that context beside what every test needs.
+func synthesize(out, dist string, context map[string]any) template {
+	given := map[string]any{"install": "keeper", "dist": dist}
+	maps.Copy(given, context)
+	app := awscdk.NewApp(&awscdk.AppProps{Outdir: &out, Context: &given})
+	p := propsFrom(app)
 	newStack(app, p)
 	app.Synth(nil)
 	data, err := os.ReadFile(filepath.Join(out, p.Install+".template.json"))
@@ -363,7 +367,8 @@ func TestFunctionRefusesAnotherEnvironment(t *testing.T) {
 		want string
 	}{
 		{"a missing key", map[names.Key]*string{names.RunsTable: value}, "function reclaim: no value for SANDBOXES_TABLE"},
-		{"a key too many", map[names.Key]*string{names.RunsTable: value, names.SandboxesTable: value, names.Install: value}, "function reclaim: INSTALL is not in its list"},
+		{"a key too many", map[names.Key]*string{names.RunsTable: value, names.SandboxesTable: value, names.Mode: new(names.ModeObserve), names.Install: value}, "function reclaim: INSTALL is not in its list"},
+		{"a mode that is none", map[names.Key]*string{names.RunsTable: value, names.SandboxesTable: value, names.Mode: new("dry")}, `function reclaim: MODE: want observe or enforce, got "dry"`},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -377,6 +382,24 @@ func TestFunctionRefusesAnotherEnvironment(t *testing.T) {
 			function(stack, Props{Dist: t.TempDir()}, functionSpec{name: names.Reclaim, env: test.env})
 		})
 	}
+}
+
+// TestAFirstDeployObserves: what it would do is seen before it does it. The local
+// variant, which only ends what a demo or a test began, acts at once.
+func TestAFirstDeployObserves(t *testing.T) {
+	same(t, "modes of the stack", names.Values[names.Mode], []core.Mode{core.Observe, core.Enforce})
+	for want, of := range map[string]template{names.ModeObserve: production, names.ModeEnforce: local} {
+		for _, f := range []names.Function{names.Reap, names.Reclaim} {
+			env := at(of.one(t, "AWS::Lambda::Function", string(f)).Properties, "Environment", "Variables")
+			same(t, string(f)+" mode", at(env, string(names.Mode)), want)
+		}
+		same(t, "mode told", at(of.Outputs[string(names.OutMode)], "Value"), want)
+	}
+}
+
+func TestContextChoosesTheMode(t *testing.T) {
+	app := awscdk.NewApp(&awscdk.AppProps{Outdir: new(t.TempDir()), Context: &map[string]any{"mode": names.ModeEnforce}})
+	same(t, "mode", propsFrom(app).Mode, names.ModeEnforce)
 }
 
 // ships is the table of DESIGN section 2 as actions on resources: what each role
@@ -536,7 +559,7 @@ func TestOutputs(t *testing.T) {
 	for _, output := range []names.Output{
 		names.OutRunsTable, names.OutSandboxesTable, names.OutCheckpoints, names.OutBucket, names.OutReclaimQueue,
 		names.OutDeadLetterQueue, names.OutCluster, names.OutTaskDefinition, names.OutReapFunction,
-		names.OutProbeFunction, names.OutReclaimFunction, names.OutSubnets, names.OutSecurityGroup, names.OutInstall,
+		names.OutProbeFunction, names.OutReclaimFunction, names.OutSubnets, names.OutSecurityGroup, names.OutInstall, names.OutMode,
 	} {
 		if production.Outputs[string(output)] == nil {
 			t.Errorf("no output %s", output)

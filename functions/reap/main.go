@@ -29,7 +29,7 @@ func main() {
 	probe := &lambdaprobe.Caller{Lambda: awslambda.NewFromConfig(b.AWS), Function: b.Get(names.ProbeFunction), Timeout: limits.ProbeTimeout}
 	sweep := &core.Sweep{
 		Runs: runs, Index: runs, Log: &core.LogWriter{Log: runs, Blobs: blobs, Inline: limits.InlineSegment},
-		Sandboxes: boxes, Ledger: boxes, Due: boxes, Controls: boxes, Tasks: &ecstask.Tasks{ECS: ecs.NewFromConfig(b.AWS)},
+		Sandboxes: boxes, Ledger: boxes, Due: boxes, Controls: core.ModeDefault{Controls: boxes, Mode: core.Mode(b.Get(names.Mode))}, Tasks: &ecstask.Tasks{ECS: ecs.NewFromConfig(b.AWS)},
 		Prober: core.RemoteProber{Caller: probe}, Queue: sqsout.New(sqs.NewFromConfig(b.AWS), b.Get(names.ReclaimQueue)),
 		Breaker: boxes, Notes: runs, Cursors: boxes, Budget: boxes, Limits: limits, Install: b.Get(names.Install), Logger: b.Log,
 	}

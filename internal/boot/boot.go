@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -67,24 +68,31 @@ type Env struct {
 }
 
 // ReadEnv reads what internal/names lists for f. lookup is as [os.LookupEnv]. The
-// error names every missing or empty variable in one line.
+// error names, in one line, every variable that is missing or empty, or that is
+// none of the values that internal/names lists for it.
 func ReadEnv(f names.Function, lookup func(string) (string, bool)) (Env, error) {
 	keys, ok := names.Env[f]
 	if !ok {
 		return Env{}, fmt.Errorf("boot %s: no such function", f)
 	}
 	env := Env{function: f, values: make(map[names.Key]string, len(keys))}
-	var missing []string
+	var missing, wrong []string
 	for _, key := range keys {
 		value, _ := lookup(string(key))
-		if value == "" {
+		allowed := names.Values[key]
+		switch {
+		case value == "":
 			missing = append(missing, string(key))
-			continue
+		case allowed != nil && !slices.Contains(allowed, value):
+			wrong = append(wrong, fmt.Sprintf("%s: want %s, got %q", key, strings.Join(allowed, " or "), value))
 		}
 		env.values[key] = value
 	}
 	if len(missing) > 0 {
-		return Env{}, fmt.Errorf("boot %s: missing environment: %s", f, strings.Join(missing, ", "))
+		wrong = append([]string{"missing environment: " + strings.Join(missing, ", ")}, wrong...)
+	}
+	if len(wrong) > 0 {
+		return Env{}, fmt.Errorf("boot %s: %s", f, strings.Join(wrong, "; "))
 	}
 	return env, nil
 }

@@ -10,8 +10,14 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
-// whole looks variables up in an environment where each key's value is its name.
-func whole(key string) (string, bool) { return "value of " + key, true }
+// whole looks variables up in an environment where each key's value is its name, or
+// the last one that it may have.
+func whole(key string) (string, bool) {
+	if allowed := names.Values[names.Key(key)]; len(allowed) > 0 {
+		return allowed[len(allowed)-1], true
+	}
+	return "value of " + key, true
+}
 
 func TestReadEnvReadsWhatIsListed(t *testing.T) {
 	for _, f := range names.Functions {
@@ -24,7 +30,8 @@ func TestReadEnvReadsWhatIsListed(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, key := range names.Env[f] {
-			if got, want := env.Get(key), "value of "+string(key); got != want {
+			want, _ := whole(string(key))
+			if got := env.Get(key); got != want {
 				t.Errorf("%s: %s is %q, want %q", f, key, got, want)
 			}
 		}
@@ -38,8 +45,28 @@ func TestReadEnvNamesAllThatIsMissing(t *testing.T) {
 	_, err := boot.ReadEnv(names.Reclaim, func(key string) (string, bool) {
 		return "", key == string(names.RunsTable) // set, but empty
 	})
-	if err == nil || err.Error() != "boot reclaim: missing environment: RUNS_TABLE, SANDBOXES_TABLE" {
+	if err == nil || err.Error() != "boot reclaim: missing environment: RUNS_TABLE, SANDBOXES_TABLE, MODE" {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestReadEnvRefusesAValueThatIsNone(t *testing.T) {
+	for _, tt := range []struct{ name, mode, tables, want string }{
+		{"another mode", "dry-run", "t", `boot reclaim: MODE: want observe or enforce, got "dry-run"`},
+		{"a mode in capitals", "OBSERVE", "t", `boot reclaim: MODE: want observe or enforce, got "OBSERVE"`},
+		{"with others that are missing", "on", "", `boot reclaim: missing environment: RUNS_TABLE, SANDBOXES_TABLE; MODE: want observe or enforce, got "on"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := boot.ReadEnv(names.Reclaim, func(key string) (string, bool) {
+				if key == string(names.Mode) {
+					return tt.mode, true
+				}
+				return tt.tables, true
+			})
+			if err == nil || err.Error() != tt.want {
+				t.Errorf("got %v, want %s", err, tt.want)
+			}
+		})
 	}
 }
 

@@ -50,7 +50,7 @@ func TestDeploy(t *testing.T) {
 	for _, output := range []names.Output{
 		names.OutRunsTable, names.OutSandboxesTable, names.OutCheckpoints, names.OutBucket, names.OutReclaimQueue,
 		names.OutDeadLetterQueue, names.OutCluster, names.OutTaskDefinition, names.OutReapFunction,
-		names.OutProbeFunction, names.OutReclaimFunction, names.OutSubnets, names.OutSecurityGroup, names.OutInstall,
+		names.OutProbeFunction, names.OutReclaimFunction, names.OutSubnets, names.OutSecurityGroup, names.OutInstall, names.OutMode,
 	} {
 		if outputs[output] == "" {
 			t.Errorf("no output %s", output)
@@ -71,6 +71,7 @@ func TestDeploy(t *testing.T) {
 		names.EndpointURL:    e.Endpoint,
 		names.RunsTable:      outputs[names.OutRunsTable],
 		names.ProbeFunction:  outputs[names.OutProbeFunction],
+		names.Mode:           names.ModeEnforce,
 	} {
 		if got := reap.Environment.Variables[string(key)]; got != want {
 			t.Errorf("reap's %s is %q, want %q", key, got, want)

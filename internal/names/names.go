@@ -31,14 +31,25 @@ const (
 	ReclaimQueue   Key = "RECLAIM_QUEUE_URL" // URL of the reclaim queue
 	ProbeFunction  Key = "PROBE_FUNCTION"    // name of the probe function
 	Install        Key = "INSTALL"           // name of this installation; startedBy at ECS is <install>/<instanceId>
+	Mode           Key = "MODE"              // the mode that holds until an operator sets one
 )
+
+// The values of [Mode]: the core's modes.
+const (
+	ModeObserve = "observe"
+	ModeEnforce = "enforce"
+)
+
+// Values lists, for each variable that takes one of a few, all that it may be.
+// The stack refuses to synthesize with another, the function refuses to start.
+var Values = map[Key][]string{Mode: {ModeObserve, ModeEnforce}}
 
 // Env lists for each function exactly the variables it reads. The stack refuses
 // to synthesize with more or fewer, the function refuses to start with fewer.
 var Env = map[Function][]Key{
-	Reap:    {RunsTable, SandboxesTable, LogBucket, Cluster, ReclaimQueue, ProbeFunction, Install},
+	Reap:    {RunsTable, SandboxesTable, LogBucket, Cluster, ReclaimQueue, ProbeFunction, Install, Mode},
 	Probe:   {SandboxesTable},
-	Reclaim: {RunsTable, SandboxesTable},
+	Reclaim: {RunsTable, SandboxesTable, Mode},
 }
 
 // The endpoint variables that only the local variant of the stack declares. The
@@ -73,6 +84,7 @@ const (
 	OutSubnets         Output = "Subnets"       // comma-separated subnet ids
 	OutSecurityGroup   Output = "SecurityGroup" // security group id for sandboxes
 	OutInstall         Output = "Install"
+	OutMode            Output = "Mode" // the mode that holds until an operator sets one
 )
 
 // Names that the stack makes and others find again.

@@ -24,6 +24,15 @@ func TestEveryFunctionHasAnEnvironment(t *testing.T) {
 	}
 }
 
+func TestOnlyWhatAFunctionReadsHasAListOfValues(t *testing.T) {
+	for key, values := range names.Values {
+		read := slices.ContainsFunc(names.Functions, func(f names.Function) bool { return slices.Contains(names.Env[f], key) })
+		if !read || len(values) == 0 || slices.Contains(values, "") {
+			t.Errorf("%s takes %q and is read: %v", key, values, read)
+		}
+	}
+}
+
 func TestOneAttributeHasOneTypeInATable(t *testing.T) {
 	for _, table := range names.Tables {
 		types := map[string]names.AttributeType{names.PK.Name: names.PK.Type, names.SK.Name: names.SK.Type}
