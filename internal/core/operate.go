@@ -9,15 +9,22 @@ import (
 
 // SetHold keeps a run's sandbox from expiry and reclaim until a time, or takes
 // that back.
-type SetHold struct{ Hold Hold }
+type SetHold struct {
+	Hold Hold
+	Was  *Hold // as read; nil: whatever it is
+}
 
 // Name is "hold".
 func (SetHold) Name() string { return "hold" }
 
-// Apply: the run has not been reclaimed, or its sandbox is kept warm.
+// Apply: the run has not been reclaimed, or its sandbox is kept warm; the hold as
+// read, if it was.
 func (t SetHold) Apply(r Run) (Run, error) {
-	if r.Status.Terminal() && r.Row == RowNone && r.ReclaimOutcome != ReclaimIdled {
-		return refusal(t, r, "reclaimed")
+	if why := failing(
+		check{!r.Status.Terminal() || r.Row != RowNone || r.ReclaimOutcome == ReclaimIdled, "reclaimed"},
+		check{t.Was == nil || r.Hold == *t.Was, "hold"},
+	); why != "" {
+		return refusal(t, r, why)
 	}
 	r.Hold = t.Hold
 	return r, nil
@@ -92,8 +99,8 @@ func (o *Operator) record(ctx context.Context, by By, op, subject, detail string
 
 // Hold writes the hold and then reads the mark and the ledger row, where the
 // destroyer marks and then reads the hold (I13): of the two, at least one sees the
-// other. It answers ErrTooLate, and takes the hold back, where the sandbox's end has
-// begun.
+// other. Where the sandbox's end has begun it answers ErrTooLate and takes the hold
+// back: what it replaced was promised to somebody, and stands again.
 func (o *Operator) Hold(ctx context.Context, key RunKey, until Millis, by By) error {
 	if now := MillisOf(time.Now()); until <= now {
 		return fmt.Errorf("hold run %s: until: want a time to come, got %s", key, until.Time().Format(time.RFC3339))
@@ -101,7 +108,8 @@ func (o *Operator) Hold(ctx context.Context, key RunKey, until Millis, by By) er
 	if err := o.record(ctx, by, "hold", key.String(), until.Time().Format(time.RFC3339)); err != nil {
 		return err
 	}
-	r, err := o.Runs.Update(ctx, key, SetHold{Hold{Until: until, By: by.Who, Why: by.Why}})
+	mine := Hold{Until: until, By: by.Who, Why: by.Why}
+	r, former, err := o.replaceHold(ctx, key, mine)
 	if err != nil {
 		return fmt.Errorf("hold run %s: %w", key, err)
 	}
@@ -112,8 +120,23 @@ func (o *Operator) Hold(ctx context.Context, key RunKey, until Millis, by By) er
 	if !late {
 		return nil
 	}
-	_, err = o.Runs.Update(ctx, key, SetHold{})
+	_, err = o.Runs.Update(ctx, key, SetHold{Hold: former, Was: &mine})
 	return fmt.Errorf("hold run %s: %w", key, errors.Join(ErrTooLate, ignoreRefused(err)))
+}
+
+// replaceHold writes a hold and returns the one that it replaced.
+func (o *Operator) replaceHold(ctx context.Context, key RunKey, mine Hold) (after Run, former Hold, err error) {
+	for range rowTries {
+		var r Run
+		if r, err = o.Runs.Run(ctx, key); err != nil {
+			return Run{}, Hold{}, err
+		}
+		after, err = o.Runs.Update(ctx, key, SetHold{Hold: mine, Was: &r.Hold})
+		if refused, ok := errors.AsType[*RefusedError](err); !ok || refused.Why != "hold" {
+			return after, r.Hold, err
+		}
+	}
+	return Run{}, Hold{}, err
 }
 
 // reclaiming reads the mark and the ledger row of a run's sandbox.
@@ -179,13 +202,13 @@ func (o *Operator) Kill(ctx context.Context, key RunKey, by By) error {
 	return nil
 }
 
-// cancelTries bounds how often a cancel reads the row again that moved under it.
-const cancelTries = 5
+// rowTries bounds how often a record is read again that moved under a write.
+const rowTries = 5
 
 // RequestCancelOf records a cancel, reading the row again where it moved.
 func RequestCancelOf(ctx context.Context, runs Runs, key RunKey) (Run, error) {
 	var err error
-	for range cancelTries {
+	for range rowTries {
 		var r Run
 		if r, err = runs.Run(ctx, key); err != nil {
 			return Run{}, err

@@ -402,7 +402,8 @@ func (c *Reclaimer) stopTask(ctx context.Context, row LedgerRow) (Task, error) {
 func (c *Reclaimer) stopped(ctx context.Context, job ReclaimJob, row LedgerRow, task Task) (ReclaimOutcome, error) {
 	now := MillisOf(time.Now())
 	missing := task.Life == TaskMissing
-	if task.Life == TaskGone || missing && now >= row.UpdatedAt.Add(c.Limits.MissingGrace) {
+	since := row.missingSince(now, c.Limits)
+	if task.Life == TaskGone || missing && now >= since.Add(c.Limits.MissingGrace) {
 		t := CloseRow{From: LedgerStopping, Why: describe(task), Now: now, TaskARN: row.TaskARN}
 		if _, err := c.Ledger.UpdateRow(ctx, row.Instance, t); err != nil && !Refused(err) {
 			return ReclaimDestroyFailed, err
@@ -410,12 +411,26 @@ func (c *Reclaimer) stopped(ctx context.Context, job ReclaimJob, row LedgerRow, 
 		return c.unmark(ctx, job, ReclaimDestroyed)
 	}
 	if missing {
-		return ReclaimDestroyFailed, c.postpone(ctx, job, row, ReclaimDestroyFailed, now.Add(c.Limits.RetryStop))
+		again := now.Add(c.Limits.RetryStop)
+		if err := c.postponeMissing(ctx, row, again, since); err != nil {
+			return ReclaimDestroyFailed, err
+		}
+		return ReclaimDestroyFailed, c.postponeMark(ctx, job, ReclaimDestroyFailed, again)
 	}
 	if err := c.postponeRow(ctx, row, now.Add(c.Limits.RetryStop)); err != nil {
 		return ReclaimDestroyFailed, err
 	}
 	return c.unmark(ctx, job, ReclaimDestroyed)
+}
+
+// missingSince is since when a task is missing that is missing now. Whoever saw it
+// missing before asked for another look after RetryStop; a silence after that is a
+// break, as it is for notes.
+func (row LedgerRow) missingSince(now Millis, l Limits) Millis {
+	if row.Missing == 0 || now >= row.DueAt.Add(l.NoteGap-l.RetryStop) {
+		return now
+	}
+	return row.Missing
 }
 
 // backoff grows from ReclaimBackoff to ReclaimBackoffMax by the attempts so far.
@@ -431,11 +446,13 @@ func (c *Reclaimer) postpone(ctx context.Context, job ReclaimJob, row LedgerRow,
 }
 
 func (c *Reclaimer) postponeRow(ctx context.Context, row LedgerRow, at Millis) error {
-	_, err := c.Ledger.UpdateRow(ctx, row.Instance, Postpone{State: row.State, Attempts: row.Attempts, DueAt: at})
-	if Refused(err) {
-		return nil
-	}
-	return err
+	return c.postponeMissing(ctx, row, at, 0)
+}
+
+func (c *Reclaimer) postponeMissing(ctx context.Context, row LedgerRow, at, since Millis) error {
+	t := Postpone{State: row.State, Attempts: row.Attempts, DueAt: at, Missing: since}
+	_, err := c.Ledger.UpdateRow(ctx, row.Instance, t)
+	return ignoreRefused(err)
 }
 
 // postponeMark moves the run's mark, where the message is about one.

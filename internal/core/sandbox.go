@@ -97,6 +97,7 @@ type LedgerRow struct {
 	Attempts    int
 	Why         string // what led to stopping, for people
 	Unsealed    bool   // condemned for something else than its run's own end; the breaker holds it back
+	Missing     Millis // since when, without a break, ECS does not know the task that it was to stop
 	UpdatedAt   Millis
 }
 
@@ -199,6 +200,7 @@ type Postpone struct {
 	State    LedgerState // as read
 	Attempts int         // as read
 	DueAt    Millis
+	Missing  Millis // see [LedgerRow]; zero where ECS knew the task, or was not asked
 }
 
 // Name is "postpone".
@@ -213,7 +215,7 @@ func (t Postpone) Apply(row LedgerRow) (LedgerRow, error) {
 	); why != "" {
 		return ledgerRefusal(t, row, why)
 	}
-	row.DueAt, row.Attempts = t.DueAt, t.Attempts+1
+	row.DueAt, row.Attempts, row.Missing = t.DueAt, t.Attempts+1, t.Missing
 	return row, nil
 }
 

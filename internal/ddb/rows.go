@@ -173,6 +173,7 @@ type ledgerRow struct {
 	Attempts    int              `dynamodbav:"attempts,omitempty"`
 	Why         string           `dynamodbav:"why,omitempty"`
 	Unsealed    bool             `dynamodbav:"unsealed,omitempty"`
+	Missing     core.Millis      `dynamodbav:"missing,omitempty"`
 	UpdatedAt   core.Millis      `dynamodbav:"updatedAt,omitempty"`
 	ExpiresAt   int64            `dynamodbav:"expiresAt,omitempty"` // seconds; only when closed
 }
@@ -391,7 +392,7 @@ func encodeLedger(r core.LedgerRow) (item, error) {
 	row := ledgerRow{
 		head: head{rowPK(r.Instance), skRow, version}, Instance: r.Instance, Key: r.Key, Provider: r.Provider,
 		Tenant: r.Tenant, Run: r.Run, State: r.State, LaunchUntil: r.LaunchUntil, TaskARN: r.TaskARN,
-		Cluster: r.Cluster, Attempts: r.Attempts, Why: r.Why, Unsealed: r.Unsealed, UpdatedAt: r.UpdatedAt,
+		Cluster: r.Cluster, Attempts: r.Attempts, Why: r.Why, Unsealed: r.Unsealed, Missing: r.Missing, UpdatedAt: r.UpdatedAt,
 	}
 	if r.DueAt != 0 {
 		row.DueShard, row.DueAt = new(shard(row.PK)), r.DueAt
@@ -425,7 +426,7 @@ func decodeLedger(it item) (core.LedgerRow, error) {
 	return core.LedgerRow{
 		Instance: row.Instance, Key: row.Key, Provider: row.Provider, Tenant: row.Tenant, Run: row.Run, State: row.State,
 		LaunchUntil: row.LaunchUntil, TaskARN: row.TaskARN, Cluster: row.Cluster, DueAt: row.DueAt,
-		Attempts: row.Attempts, Why: row.Why, Unsealed: row.Unsealed, UpdatedAt: row.UpdatedAt,
+		Attempts: row.Attempts, Why: row.Why, Unsealed: row.Unsealed, Missing: row.Missing, UpdatedAt: row.UpdatedAt,
 	}, nil
 }
 

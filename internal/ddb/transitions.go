@@ -189,6 +189,9 @@ func nameInstance(c *change, t core.NameInstance) {
 
 func setHold(c *change, t core.SetHold) {
 	c.need(open().Or(there("detachedShard"), there("dueShard"), is("reclaimOutcome", core.ReclaimIdled)))
+	if t.Was != nil {
+		c.need(is("hold.until", t.Was.Until), is("hold.by", t.Was.By), is("hold.why", t.Was.Why))
+	}
 	if t.Hold == (core.Hold{}) {
 		c.remove("hold")
 		return
@@ -254,6 +257,7 @@ func ledgerChange(id core.InstanceID, t core.LedgerTransition) (*change, error) 
 			c.never()
 		}
 		c.set("attempts", t.Attempts+1)
+		c.set("missing", t.Missing)
 		c.dueAt(t.DueAt)
 	default:
 		return nil, fmt.Errorf("no conditional write for transition %T", t)

@@ -152,7 +152,11 @@ var runTransitions = map[string]drawing[core.Run, core.Transition]{
 		if booleans.Draw(rt, "release") {
 			return core.SetHold{}
 		}
-		return core.SetHold{Hold: core.Hold{Until: times.Draw(rt, "until"), By: texts.Draw(rt, "by"), Why: texts.Draw(rt, "why")}}
+		hold := core.Hold{Until: times.Draw(rt, "until"), By: texts.Draw(rt, "by"), Why: texts.Draw(rt, "why")}
+		if booleans.Draw(rt, "as read") {
+			return core.SetHold{Hold: hold, Was: new(as(rt, "was", r.Hold, rapid.Just(hold)))}
+		}
+		return core.SetHold{Hold: hold}
 	}},
 	"SetTTL": {shape: live, draw: func(rt *rapid.T, r core.Run) core.Transition { return core.SetTTL{Seconds: sizes.Draw(rt, "seconds")} }},
 }
@@ -308,6 +312,7 @@ func drawRow(rt *rapid.T, number int64) core.LedgerRow {
 		Run: core.RunID(texts.Draw(rt, "run")), State: states.Draw(rt, "state"), LaunchUntil: times.Draw(rt, "launchUntil"),
 		TaskARN: tasks.Draw(rt, "task"), Cluster: texts.Draw(rt, "cluster"), DueAt: times.Draw(rt, "dueAt"),
 		Attempts: rapid.IntRange(0, 2).Draw(rt, "attempts"), Why: texts.Draw(rt, "why"), UpdatedAt: times.Draw(rt, "updatedAt"),
+		Missing: times.Draw(rt, "missing"),
 	}
 }
 
@@ -327,7 +332,7 @@ var ledgerTransitions = map[string]drawing[core.LedgerRow, core.LedgerTransition
 	}},
 	"Postpone": {draw: func(rt *rapid.T, row core.LedgerRow) core.LedgerTransition {
 		return core.Postpone{
-			State: as(rt, "from", row.State, states), DueAt: moments.Draw(rt, "due"),
+			State: as(rt, "from", row.State, states), DueAt: moments.Draw(rt, "due"), Missing: times.Draw(rt, "missing"),
 			Attempts: as(rt, "attempts as read", row.Attempts, rapid.IntRange(0, 2)),
 		}
 	}},
