@@ -1,0 +1,67 @@
+package sim_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/sim"
+)
+
+// once are the shortest scripts of what once broke an invariant, each with the seed
+// that found it.
+var once = []struct {
+	name   string
+	seed   uint64
+	script sim.Script
+}{{
+	name: "a task that ECS does not know for a moment, long after it was condemned, is not gone (I6)",
+	seed: 0x18eed620abcc8dd5,
+	script: sim.Script{Config: sim.Config{Runs: 3, Threads: 2, Idle: true, Breaker: 50, Skew: 3 * time.Second, ListLag: 5 * time.Second}, Choices: []sim.Choice{
+		{Op: "begin", ID: 9, N: 1},
+		{Op: "go", ID: 9, N: 40},
+		{Op: "wait", N: 190000},
+		{Op: "sweep", ID: 21, Run: 1, N: 6},
+		{Op: "go", ID: 21, N: 40},
+		{Op: "deliver", ID: 42},
+		{Op: "go", ID: 42, N: 7},
+		{Op: "wait", N: 400000},
+		{Op: "deliver", ID: 230},
+		{Op: "blind", N: 60},
+		{Op: "go", ID: 230, N: 5},
+	}},
+}, {
+	name: "a hold that comes too late takes back no hold that was promised before (I13)",
+	seed: 0xd4813e768805ffc3,
+	script: sim.Script{Config: sim.Config{Runs: 1, Threads: 1, Lapses: true, Breaker: 50}, Choices: []sim.Choice{
+		{Op: "begin", ID: 21},
+		{Op: "go", ID: 21, N: 40},
+		{Op: "wait", N: 190000},
+		{Op: "sweep", ID: 78, N: 1},
+		{Op: "go", ID: 78, N: 40},
+		{Op: "hold", ID: 92, N: 300},
+		{Op: "go", ID: 92, N: 40},
+		{Op: "deliver", ID: 119},
+		{Op: "go", ID: 119, N: 4},
+		{Op: "hold", ID: 120, N: 60},
+		{Op: "go", ID: 120, N: 40},
+		{Op: "deliver", ID: 102},
+		{Op: "go", ID: 102, N: 40},
+		{Op: "deliver", ID: 149},
+		{Op: "go", ID: 149, N: 3},
+	}},
+}}
+
+// TestWhatOnceBroke carries every such script out again, and the episode of its seed.
+func TestWhatOnceBroke(t *testing.T) {
+	for _, c := range once {
+		t.Run(c.name, func(t *testing.T) {
+			if r := sim.Replay(t, c.script, true); len(r.Wrongs) > 0 {
+				t.Errorf("%s\nwhat happens:\n  %s", strings.Join(r.Wrongs, "\n"), strings.Join(r.Trace, "\n  "))
+			}
+			if r := sim.Draw(t, c.seed); len(r.Wrongs) > 0 {
+				t.Errorf("the episode of seed %#x: %s", c.seed, strings.Join(r.Wrongs, "\n"))
+			}
+		})
+	}
+}
