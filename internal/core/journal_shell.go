@@ -98,7 +98,9 @@ const (
 // to do without, since the agent inherits its environment.
 const shellLocale = "LC_ALL=C\nexport LC_ALL\n"
 
-// shellAnswer are the functions with which scripts look at files and answer.
+// shellAnswer are the functions with which scripts look at files and answer. Files
+// that hold a few words are read by their begin alone: a shell's own read would take
+// a long line byte by byte.
 const shellAnswer = `answer() { printf '` + answerMagic + ` %s\n' "$*"; }
 finish() { printf '\n` + answerMagic + ` end\n'; exit 0; }
 refuse() { answer "refused=$1 healing=${2-retry}"; finish; }
@@ -116,10 +118,16 @@ facts() {
   size=$2 inode=$3 mtime=$4
   case $size$inode$mtime in ''|*[!0-9]*) refuse stat-failed ;; esac
 }
-section() { tail -c "+$(($2 + 1))" "$1" 2>/dev/null | head -c "$3"; }
+section() { [ "$3" -eq 0 ] || tail -c "+$(($2 + 1))" "$1" 2>/dev/null | head -c "$3"; }
+words() {
+  set -f
+  set -- $(head -c 64 "$1" 2>/dev/null)
+  set +f
+  word=${1-} next=${2-}
+}
 number() {
   v=0
-  [ -f "$1" ] && [ ! -L "$1" ] && read -r v x 2>/dev/null <"$1"
+  if [ -f "$1" ] && [ ! -L "$1" ]; then words "$1"; v=$word; fi
   case $v in ''|*[!0-9]*|????????????????*) v=0 ;; esac
 }
 look() {
@@ -148,7 +156,8 @@ const shellWrapper = `started() {
 wrapper() {
   w=absent wpid= wst=
   if [ ! -f "$m/wrapper" ] || [ -L "$m/wrapper" ]; then return; fi
-  read -r wpid wst x 2>/dev/null <"$m/wrapper"
+  words "$m/wrapper"
+  wpid=$word wst=$next
   case $wpid in ''|*[!0-9]*) wpid=; return ;; esac
   w=unknown
   [ -r /proc/self/stat ] || return

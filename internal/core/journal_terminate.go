@@ -87,7 +87,7 @@ family() {
 }
 `
 
-// terminateBody sets the stop mark before it looks for the wrapper; see
+// terminateBody counts its waits, for a container's clock may jump, and sets the stop mark before it looks for the wrapper; see
 // wrapperBody. A session outlives its leader, so the dead wrapper's session still
 // tells, unless its pid went to another process.
 const terminateBody = `umask 077
@@ -107,10 +107,15 @@ sentinel() {
   if [ -f "$m/end" ] && [ "$v" -lt "$size" ]; then from=$v; fi
   section "$j" $from $max | grep -q -F -e "$n"
 }
-nap() { sleep 0.1 2>/dev/null || sleep 1; }
+waited=0
+nap() {
+  if sleep 0.1 2>/dev/null; then waited=$((waited + 1)); else sleep 1; waited=$((waited + 10)); fi
+}
 mkdir -p "$d" 2>/dev/null
 made=0
 if mkdir "$m" 2>/dev/null; then made=1; elif [ ! -d "$m" ]; then refuse marker-unwritable configuration; fi
+kind "$m/stop"
+case $k in missing|regular) ;; *) refuse marker-unwritable configuration ;; esac
 : 2>/dev/null >"$m/stop" || refuse marker-unwritable configuration
 [ -f "$m/stop" ] || refuse marker-unwritable configuration
 wrapper
@@ -120,7 +125,7 @@ whose || how=none
 wsid=
 if [ $w = alive ] || [ ! -d "/proc/$wpid" ]; then wsid=$wpid; fi
 [ $w = alive ] || wpid=
-until=$(($(date +%s) + grace)) told=" "
+told=" "
 while :; do
   family
   for p in $fam; do
@@ -131,7 +136,7 @@ while :; do
   done
   if sentinel; then break; fi
   if [ -z "$fam" ]; then wrapper; [ $w = alive ] || break; fi
-  [ "$(date +%s)" -lt "$until" ] || break
+  [ $waited -lt $((grace * 10)) ] || break
   nap
 done
 rounds=0
