@@ -144,7 +144,7 @@ func TestRunTransitionsRefuse(t *testing.T) {
 		{"name instance of an ended run", named, terminalRun(), "not-running"},
 		{"name instance under a lost claim", named, changed(unlaunched, otherEpoch), "epoch"},
 		{"name instance of a run that has a task", named, attachedRun(), "task"},
-		{"hold taken back that another replaced", core.SetHold{Was: &hold.Hold}, terminalRun(), "hold"},
+		{"hold taken back that another replaced", core.SetHold{Hold: core.Hold{Until: 800}, Was: &hold.Hold}, terminalRun(), "hold"},
 		{"hold of a run whose sandbox is gone", hold, changed(terminalRun(), func(r *core.Run) { r.Row = core.RowNone }), "reclaimed"},
 		{"extend of an ended run", core.SetTTL{Seconds: 61}, terminalRun(), "terminal"},
 		{"extend of a run whose end is decided", core.SetTTL{Seconds: 61}, changed(detachedRun(), ending), "ending"},

@@ -156,6 +156,11 @@ func is(name string, value any) expression.ConditionBuilder {
 	return n.Equal(expression.Value(value))
 }
 
+// same is the condition that an attribute that is always written equals value.
+func same(name string, value any) expression.ConditionBuilder {
+	return expression.Name(name).Equal(expression.Value(value))
+}
+
 // there is the condition that an attribute has any value.
 func there(name string) expression.ConditionBuilder {
 	return expression.AttributeExists(expression.Name(name))

@@ -189,8 +189,12 @@ func nameInstance(c *change, t core.NameInstance) {
 
 func setHold(c *change, t core.SetHold) {
 	c.need(open().Or(there("detachedShard"), there("dueShard"), is("reclaimOutcome", core.ReclaimIdled)))
-	if t.Was != nil {
-		c.need(is("hold.until", t.Was.Until), is("hold.by", t.Was.By), is("hold.why", t.Was.Why))
+	switch {
+	case t.Was == nil:
+	case *t.Was == (core.Hold{}):
+		c.need(gone("hold"))
+	default:
+		c.need(same("hold.until", t.Was.Until), same("hold.by", t.Was.By), same("hold.why", t.Was.Why))
 	}
 	if t.Hold == (core.Hold{}) {
 		c.remove("hold")
