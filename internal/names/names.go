@@ -100,6 +100,9 @@ const (
 	ThreadsPrefix  = "threads" // second part of a checkpoint object's key: <tenant>/threads/<thread>/…
 )
 
+// SourceOwn is the source of the events that this installation sends to others.
+const SourceOwn = "sandkeeper"
+
 // The events that the stack routes to reap.
 const (
 	SourceECS          = "aws.ecs"
