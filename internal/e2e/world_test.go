@@ -33,6 +33,7 @@ type agent struct {
 	ttl     int64  // seconds after the detach; 0: the installation's
 	reclaim core.ReclaimKind
 	onLapse core.OnLapse
+	left    time.Duration // how long ago its viewer left; 0: now
 	// stays says that the host stays attached, for attachment after its start; 0:
 	// the default.
 	stays      bool
@@ -105,7 +106,7 @@ func (in *installation) start(t *testing.T, a agent) (core.Run, error) {
 	if _, err = host.StartAgent(t.Context(), r, core.JournalStart{Shell: a.shell}, a.input); err != nil || a.stays {
 		return r, err
 	}
-	return in.runs.Update(t.Context(), r.RunKey, core.Detach{Epoch: r.Epoch, Now: core.MillisOf(time.Now())})
+	return in.runs.Update(t.Context(), r.RunKey, core.Detach{Epoch: r.Epoch, Now: core.MillisOf(time.Now()).Add(-a.left)})
 }
 
 const (
@@ -116,7 +117,12 @@ const (
 // await asks until the answer is yes, and fails the test if it never is.
 func await(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), waitMost)
+	awaitWithin(t, waitMost, what, is)
+}
+
+func awaitWithin(t *testing.T, most time.Duration, what string, is func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(contextOf(t), most)
 	defer cancel()
 	tick := time.NewTicker(waitStep)
 	defer tick.Stop()
@@ -124,7 +130,7 @@ func await(t *testing.T, what string, is func() bool) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			t.Fatalf("%s: not within %s", what, waitMost)
+			t.Fatalf("%s: not within %s", what, most)
 		}
 	}
 }
@@ -206,7 +212,7 @@ func entry(report core.SweepReport, key core.RunKey) *core.RunReport {
 
 func (in *installation) run(t *testing.T, key core.RunKey) core.Run {
 	t.Helper()
-	r, err := in.runs.Run(context.WithoutCancel(t.Context()), key)
+	r, err := in.runs.Run(contextOf(t), key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +222,7 @@ func (in *installation) run(t *testing.T, key core.RunKey) core.Run {
 // ledger is the row of a run's task; the zero row if there is none.
 func (in *installation) ledger(t *testing.T, r core.Run) core.LedgerRow {
 	t.Helper()
-	row, err := in.boxes.Row(context.WithoutCancel(t.Context()), r.Instance)
+	row, err := in.boxes.Row(contextOf(t), r.Instance)
 	if err != nil && !errors.Is(err, core.ErrNotFound) {
 		t.Fatal(err)
 	}
@@ -226,7 +232,13 @@ func (in *installation) ledger(t *testing.T, r core.Run) core.LedgerRow {
 // exited waits until the run's wrapper has written its sentinel.
 func (in *installation) exited(t *testing.T, r core.Run) {
 	t.Helper()
-	await(t, "exit of "+r.RunKey.String(), func() bool {
+	in.wrote(t, r, r.Nonce)
+}
+
+// wrote waits until text is in the run's journal.
+func (in *installation) wrote(t *testing.T, r core.Run, text string) {
+	t.Helper()
+	await(t, "journal of "+r.RunKey.String(), func() bool {
 		task, err := in.fargate.Task(r.TaskARN)
 		if err != nil {
 			t.Fatal(err)
@@ -239,7 +251,7 @@ func (in *installation) exited(t *testing.T, r core.Run) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return bytes.Contains(journal, []byte(r.Nonce))
+		return bytes.Contains(journal, []byte(text))
 	})
 }
 
@@ -278,7 +290,7 @@ func (in *installation) settle(t *testing.T, key core.RunKey) core.Run {
 
 // end has a run that a test left behind ended as a user's cancel would.
 func (in *installation) end(t *testing.T, key core.RunKey) {
-	ctx := context.WithoutCancel(t.Context())
+	ctx := contextOf(t)
 	in.sweepUntil(t, "end what is left of "+key.String(), func(core.SweepReport) bool {
 		r := in.run(t, key)
 		if in.settled(t, key) {
@@ -365,7 +377,7 @@ func (in *installation) hasten(t *testing.T, places ...place) {
 	t.Helper()
 	now := strconv.FormatInt(time.Now().UnixMilli(), 10)
 	for _, p := range places {
-		_, err := in.db.UpdateItem(context.WithoutCancel(t.Context()), &dynamodb.UpdateItemInput{
+		_, err := in.db.UpdateItem(contextOf(t), &dynamodb.UpdateItemInput{
 			TableName: &p.table, Key: p.key(), UpdateExpression: new("SET dueAt = :now"),
 			ConditionExpression:       new("attribute_exists(dueShard) AND dueAt > :now"),
 			ExpressionAttributeValues: item{":now": &dynamotypes.AttributeValueMemberN{Value: now}},
@@ -411,3 +423,6 @@ func checkUnchanged(t *testing.T, what string, before, after map[place]item) {
 		}
 	}
 }
+
+// contextOf is a context for what may run in a test's clean-up too.
+func contextOf(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
