@@ -14,6 +14,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/ecs"
+	"github.com/aws/aws-sdk-go-v2/service/lambda"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"golang.org/x/term"
@@ -83,9 +84,13 @@ type demo struct {
 	boxes   *ddb.Sandboxes
 	blobs   *s3blob.Blobs
 	host    *core.Launcher
-	table   *table
-	started time.Time
-	keep    bool
+	sweep   *core.Sweep // one of our own, beside the deployed one
+	lambda  *lambda.Client
+
+	operator *core.Operator
+	table    *table
+	started  time.Time
+	keep     bool
 }
 
 // openDemo starts local Fargate and the engine and deploys the stack. What it has
@@ -157,6 +162,17 @@ func (d *demo) connect() {
 		Limits: core.DefaultLimits, Install: d.out[names.OutInstall],
 	}
 	d.host.Limits.Attachment = 20 * time.Second
+	d.lambda = lambda.NewFromConfig(cfg)
+	d.operator = &core.Operator{
+		Runs: d.runs, Sandboxes: d.boxes, Ledger: d.boxes, Due: d.boxes, Controls: d.boxes, Audit: d.boxes, Queue: d.host.Queue,
+	}
+	prober := &core.JournalProber{Exec: ecsexec.New(atECS), Sandboxes: d.boxes, Format: core.DefaultJournal, Limits: core.DefaultLimits}
+	d.sweep = &core.Sweep{
+		Runs: d.runs, Index: d.runs, Log: &core.LogWriter{Log: d.runs, Blobs: d.blobs, Inline: core.DefaultLimits.InlineSegment},
+		Sandboxes: d.boxes, Ledger: d.boxes, Due: d.boxes, Tasks: tasks, Prober: prober, Queue: d.host.Queue,
+		Controls: d.boxes, Breaker: d.boxes, Notes: d.runs, Cursors: d.boxes, Budget: d.boxes,
+		Limits: core.DefaultLimits, Install: d.out[names.OutInstall], Logger: quiet(),
+	}
 }
 
 // close ends whatever was started, and removes what it left.

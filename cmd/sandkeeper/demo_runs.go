@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,7 +35,9 @@ type scenario struct {
 	fate    fate
 	ttl     int64 // seconds
 	vanish  bool  // the host dies attached, without a word
-	kill    bool  // the task dies
+	idle    bool  // its sandbox is kept warm for the thread's next turn
+	later   bool  // begun by the operator's part
+	thread  core.ThreadID
 	flags   []string
 	exit    int // of an agent that ends by itself; one that is ended has another
 	outcome core.Outcome
@@ -47,11 +50,15 @@ var scenarios = []scenario{
 	{run: "steady", what: "produces steadily", fate: fateLives, outcome: core.Producing, flags: []string{"--lines=100000", "--every=200ms"}},
 	{run: "silent", what: "thinks for long, says nothing", fate: fateLives, outcome: core.Producing, flags: []string{"--lines=1", "--stay"}},
 	{run: "past-ttl", what: "goes on past its TTL", fate: fateExpires, ttl: 20, outcome: core.Expired, flags: []string{"--lines=100000", "--every=300ms"}},
-	{run: "task-dies", what: "its task dies under it", fate: fateLost, kill: true, outcome: core.Lost, flags: []string{"--lines=100000", "--every=100ms"}},
+	{run: "task-dies", what: "its task dies under it", fate: fateLost, outcome: core.Lost, flags: []string{"--lines=100000", "--every=100ms"}},
 	{run: "host-dies", what: "its host dies while attached", fate: fateEnds, vanish: true, outcome: core.Finalized, flags: []string{"--lines=25", "--every=40ms"}},
 	{run: "open-end", what: "no final newline, multi-byte text", fate: fateEnds, outcome: core.Finalized,
 		flags: []string{"--lines=30", "--open", "--text=Grüße, 世界 🚀 \ufffd"}},
-	{run: "two-mb", what: "writes 2 MB", fate: fateEnds, outcome: core.Finalized, flags: []string{"--lines=520", "--pad=4096"}},
+	{run: "two-mb", what: "writes 2 MB; its first sweep is ended", fate: fateEnds, outcome: core.Finalized, flags: []string{"--lines=520", "--pad=4096"}},
+	{run: "held", what: "ends; an operator holds its sandbox", fate: fateEnds, outcome: core.Finalized, flags: []string{"--lines=20"}},
+	{run: "no-exec", what: "cannot be reached any more", fate: fateLives, outcome: core.Producing, flags: []string{"--lines=100000", "--every=500ms"}},
+	{run: "turn-1", what: "ends; its sandbox is kept, and dies", fate: fateEnds, idle: true, thread: "two-turns", outcome: core.Finalized, flags: []string{"--lines=15"}},
+	{run: "turn-2", what: "the next turn, in a new task", fate: fateEnds, later: true, thread: "two-turns", outcome: core.Finalized, flags: []string{"--lines=15"}},
 }
 
 const demoTenant = core.TenantID("demo")
@@ -60,7 +67,10 @@ func (s scenario) key() core.RunKey { return core.RunKey{Tenant: demoTenant, Run
 
 // begin has the host start every run at once, and lets its viewers leave.
 func (d *demo) begin(ctx context.Context) error {
-	d.say(fmt.Sprintf("starting %d sandboxes (%s)", len(scenarios), d.fargate.Isolation()))
+	d.say(fmt.Sprintf("starting the sandboxes of %d runs (%s)", len(scenarios), d.fargate.Isolation()))
+	if err := d.operator.SetMode(ctx, core.Observe, byDemo("look before anything is written")); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(filepath.Join(d.dir, "wrote"), 0o777); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
@@ -70,7 +80,9 @@ func (d *demo) begin(ctx context.Context) error {
 	errs := make([]error, len(scenarios))
 	var wg sync.WaitGroup
 	for i, s := range scenarios {
-		wg.Go(func() { errs[i] = d.host1(ctx, s) })
+		if !s.later {
+			wg.Go(func() { errs[i] = d.host1(ctx, s) })
+		}
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -86,10 +98,14 @@ func (d *demo) host1(ctx context.Context, s scenario) error {
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
-	r, err := d.host.Start(ctx, core.RunRequest{
-		RunKey: s.key(), Thread: core.ThreadID("thread-" + s.run), HostNonce: "host-" + strconv.Itoa(os.Getpid()),
+	q := core.RunRequest{
+		RunKey: s.key(), Thread: cmp.Or(s.thread, core.ThreadID("thread-"+s.run)), HostNonce: "host-" + strconv.Itoa(os.Getpid()),
 		Definition: "demo", TTLSeconds: s.ttl,
-	})
+	}
+	if s.idle {
+		q.Reclaim = core.ReclaimIdle
+	}
+	r, err := d.host.Start(ctx, q)
 	if err != nil {
 		return err
 	}
@@ -101,30 +117,36 @@ func (d *demo) host1(ctx context.Context, s scenario) error {
 	if _, err = d.host.StartAgent(ctx, r, core.JournalStart{Argv: argv}, nil); err != nil {
 		return err
 	}
-	switch {
-	case s.vanish:
+	if s.vanish {
 		return nil
-	case s.kill:
-		time.AfterFunc(3*time.Second, func() { _ = d.fargate.KillTask(r.TaskARN) })
 	}
 	_, err = d.runs.Update(ctx, r.RunKey, core.Detach{Epoch: r.Epoch, Now: core.MillisOf(time.Now())})
 	return err
 }
 
-// watch shows the runs until every one that should has ended and its task is gone.
+// watch shows the runs until the operator is through, every run that should has
+// ended, and its task is gone.
 func (d *demo) watch(ctx context.Context) error {
+	operated := make(chan error, 1)
+	go func() { operated <- d.operate(ctx) }()
+	through := false
 	for {
 		rows, done, err := d.look(ctx)
 		if err != nil {
 			return err
 		}
 		d.table.draw(time.Since(d.started), rows)
-		if done {
+		if done && through {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case err := <-operated:
+			if err != nil {
+				return err
+			}
+			through, operated = true, nil
 		case <-time.After(500 * time.Millisecond):
 		}
 	}
@@ -135,6 +157,10 @@ func (d *demo) look(ctx context.Context) ([]row, bool, error) {
 	done := true
 	for _, s := range scenarios {
 		r, err := d.runs.Run(ctx, s.key())
+		if errors.Is(err, core.ErrNotFound) || err == nil && r.TaskARN == "" {
+			rows, done = append(rows, row{run: s.run, what: s.what}), false
+			continue
+		}
 		if err != nil {
 			return nil, false, err
 		}
@@ -286,10 +312,11 @@ func (d *demo) agentLives(s scenario, task localfargate.TaskState) bool {
 	return false
 }
 
-// exitToStopped is the time from the agent's last byte to the end of its task.
+// exitToStopped is the time from the agent's last byte to the end of its task, where
+// nothing was meant to keep the task.
 func (d *demo) exitToStopped(s scenario, task localfargate.TaskState) (time.Duration, bool) {
 	info, err := os.Stat(d.copyOf(s.run))
-	if err != nil || s.fate != fateEnds || task.StoppedAt.IsZero() {
+	if err != nil || s.fate != fateEnds || s.idle || s.run == "held" || task.StoppedAt.IsZero() {
 		return 0, false
 	}
 	return task.StoppedAt.Sub(info.ModTime()), true
