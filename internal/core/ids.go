@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // TenantID names whose data a record is. "-" stands for the only tenant of an
@@ -48,6 +49,23 @@ func (m Millis) Add(d time.Duration) Millis { return m + Millis(d.Milliseconds()
 
 // Sub is the duration from o to m.
 func (m Millis) Sub(o Millis) time.Duration { return time.Duration(m-o) * time.Millisecond }
+
+// MaxIDs is how long a tenant's id and a run's or thread's may be together, bytes
+// in the form that [KeyToken] gives them. A key in S3 holds both, beside what else it
+// says, in 1,024 bytes; in DynamoDB in 2,048.
+const MaxIDs = 900
+
+// checkIDs refuses an id that some store or sandbox could not take later on, when
+// the run's work would be lost by it.
+func checkIDs(tenant TenantID, what, id string) error {
+	switch n := len(KeyToken(string(tenant))) + len(KeyToken(id)); {
+	case !utf8.ValidString(string(tenant)) || !utf8.ValidString(id):
+		return fmt.Errorf("tenant and %s: want UTF-8", what)
+	case n > MaxIDs:
+		return fmt.Errorf("tenant and %s: want at most %d bytes in keys, got %d", what, MaxIDs, n)
+	}
+	return nil
+}
 
 // KeyToken writes an id as it stands in keys of stores: ASCII letters, digits, "."
 // and "-" stay, every other byte of the UTF-8 form, "_" included, becomes "_hh". Two

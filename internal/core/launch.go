@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -52,6 +53,9 @@ func (l *Launcher) Start(ctx context.Context, q RunRequest) (Run, error) {
 		return Run{}, fmt.Errorf("start run %s: want the host's nonce", q.RunKey)
 	case q.TTLSeconds < 0:
 		return Run{}, fmt.Errorf("start run %s: ttl: want seconds from 0 on, got %d", q.RunKey, q.TTLSeconds)
+	}
+	if err := cmp.Or(checkIDs(q.Tenant, "run", string(q.Run)), checkIDs(q.Tenant, "thread", string(q.Thread))); err != nil {
+		return Run{}, fmt.Errorf("start run %.100q: %w", q.RunKey.String(), err)
 	}
 	now := MillisOf(time.Now())
 	until := now.Add(l.Limits.Attachment)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -398,11 +399,16 @@ func TestAKeyHasOneSandbox(t *testing.T) {
 func TestStartAsksForWhatItNeeds(t *testing.T) {
 	whole := core.RunRequest{RunKey: key("r"), Thread: "t", HostNonce: "h"}
 	for what, q := range map[string]core.RunRequest{
-		"no tenant":      changed(whole, func(q *core.RunRequest) { q.Tenant = "" }),
-		"no run":         changed(whole, func(q *core.RunRequest) { q.Run = "" }),
-		"no thread":      changed(whole, func(q *core.RunRequest) { q.Thread = "" }),
-		"no host nonce":  changed(whole, func(q *core.RunRequest) { q.HostNonce = "" }),
-		"a negative TTL": changed(whole, func(q *core.RunRequest) { q.TTLSeconds = -1 }),
+		"no tenant":                  changed(whole, func(q *core.RunRequest) { q.Tenant = "" }),
+		"no run":                     changed(whole, func(q *core.RunRequest) { q.Run = "" }),
+		"no thread":                  changed(whole, func(q *core.RunRequest) { q.Thread = "" }),
+		"no host nonce":              changed(whole, func(q *core.RunRequest) { q.HostNonce = "" }),
+		"a negative TTL":             changed(whole, func(q *core.RunRequest) { q.TTLSeconds = -1 }),
+		"a run that is no UTF-8":     changed(whole, func(q *core.RunRequest) { q.Run = "\xff" }),
+		"a tenant that is no UTF-8":  changed(whole, func(q *core.RunRequest) { q.Tenant = "\xff" }),
+		"a thread that is no UTF-8":  changed(whole, func(q *core.RunRequest) { q.Thread = "\xff" }),
+		"a run too long for keys":    changed(whole, func(q *core.RunRequest) { q.Run = core.RunID(strings.Repeat("r", core.MaxIDs)) }),
+		"a thread too long for keys": changed(whole, func(q *core.RunRequest) { q.Thread = core.ThreadID(strings.Repeat("🚀", core.MaxIDs/12)) }),
 	} {
 		w := newWorld(t)
 		if _, err := w.launcher(w.store.Process).Start(t.Context(), q); err == nil || len(w.store.State().Runs) != 0 {
@@ -410,6 +416,12 @@ func TestStartAsksForWhatItNeeds(t *testing.T) {
 		}
 	}
 	w := newWorld(t)
+	longest := changed(whole, func(q *core.RunRequest) {
+		q.Run = core.RunID(strings.Repeat("r", core.MaxIDs-len(q.Tenant)))
+	})
+	if _, err := w.launcher(w.store.Process).Start(t.Context(), longest); err != nil {
+		t.Errorf("the longest ids: %v", err)
+	}
 	if _, err := w.launcher(w.store.Process).Start(t.Context(), whole); err != nil {
 		t.Fatal(err)
 	}

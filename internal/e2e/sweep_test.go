@@ -131,6 +131,23 @@ func TestHostileIdsKeepRunsApart(t *testing.T) {
 	}
 }
 
+func TestIdsThatNoStoreCanKeepAreRefusedAtTheStart(t *testing.T) {
+	in := installed(t)
+	before := in.scan(t)
+	for _, id := range []core.RunID{"", "\xff", core.RunID(strings.Repeat("🚀", 300)), core.RunID(strings.Repeat("x", 2000))} {
+		r, err := in.start(t, agent{run: id, shell: "echo done"})
+		if err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("run %.20q: started as %+v, %v", id, r, err)
+		}
+	}
+	checkUnchanged(t, "a refused start", before, in.scan(t))
+	longest := core.RunID(strings.Repeat("x", core.MaxIDs-26)) // of a tenant's 26
+	wrote := bytes.Repeat([]byte("more than an item keeps\n"), 1000)
+	r := in.begin(t, agent{run: longest, shell: in.prints(t, wrote, 0)})
+	in.finishAll(t, []core.Run{r})
+	in.checkTranscript(t, in.settle(t, r.RunKey), wrote)
+}
+
 func TestTwoSweepsAtOnceFinishEachRunOnce(t *testing.T) {
 	in := installed(t)
 	var agents []agent
