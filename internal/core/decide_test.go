@@ -217,8 +217,8 @@ func (j judgement) check(t *testing.T) {
 	}
 }
 
-// TestWhatIsNoCandidateIsNotJudged: attached and ended runs are in nobody's way,
-// even when they are asked for by name.
+// TestWhatIsNoCandidateIsNotJudged: attached and ended runs are left alone, even when
+// they are asked for by name; the report says that they were.
 func TestWhatIsNoCandidateIsNotJudged(t *testing.T) {
 	for what, change := range map[string]func(r *core.Run){
 		"an attached run": func(r *core.Run) {
@@ -237,8 +237,11 @@ func TestWhatIsNoCandidateIsNotJudged(t *testing.T) {
 				w.store.SeedRun(r)
 				p := w.store.NewProcess(mem.Faults{})
 				report, err := w.sweep(p).Run(t.Context(), core.SweepRequest{Runs: []core.RunKey{r.RunKey}})
-				if err != nil || report.Considered != 0 || len(report.Runs) != 0 || len(p.Writes()) != 0 {
+				if err != nil || report.Considered != 0 || len(p.Writes()) != 0 {
 					t.Errorf("%v, %+v, wrote %v", err, report, p.Writes())
+				}
+				if len(report.Runs) != 1 || report.Runs[0].Outcome != core.NotClaimed || report.Runs[0].Reason == "" {
+					t.Errorf("reported %+v, want one entry that says why", report.Runs)
 				}
 			})
 		})

@@ -240,7 +240,7 @@ func TestStartWritesTheAgentsStdoutAndThenTheSentinel(t *testing.T) {
 				if got := b.journal("r/1"); got != output+end {
 					t.Errorf("journal %q, want %q", got, output+end)
 				}
-				if p := b.probe("r/1", 0); p.State != core.JournalFinished || p.Exit != 3 || string(p.Stderr) != "oops\n" || !p.Marker || p.Wrapper != core.WrapperGone {
+				if p := b.settled("r/1"); p.State != core.JournalFinished || p.Exit != 3 || string(p.Stderr) != "oops\n" || !p.Marker || p.Wrapper != core.WrapperGone {
 					t.Errorf("probe %+v", p)
 				}
 				if got, cut := b.transcript("r/1", 0); got != output || !cut.Sealed || cut.Exit != 3 {
@@ -256,6 +256,7 @@ func TestStartBeginsAnAgentOnce(t *testing.T) {
 		first := b.start(core.JournalStart{Run: "r", Shell: "echo begun"}, "")
 		second := b.start(core.JournalStart{Run: "r", Shell: "echo begun"}, "")
 		first.wait()
+		b.settled("r")
 		third := b.start(core.JournalStart{Run: "r", Shell: "echo begun"}, "")
 		if first.Already || !second.Already || !third.Already || third.Wrapper != core.WrapperGone {
 			t.Errorf("answers %+v, %+v, %+v", first, second, third)
@@ -458,7 +459,7 @@ func TestTerminateEndsTheAgentAndAllItLeft(t *testing.T) {
 				if done.Prevented || done.Sentinel != c.sentinel || done.Left != 0 {
 					t.Errorf("terminate: %+v", done)
 				}
-				p := b.probe("r", 0)
+				p := b.settled("r")
 				if (p.State == core.JournalFinished) != c.sentinel || p.Wrapper != core.WrapperGone {
 					t.Errorf("probe: %+v", p)
 				}
@@ -468,6 +469,17 @@ func TestTerminateEndsTheAgentAndAllItLeft(t *testing.T) {
 			})
 		})
 	}
+}
+
+// settled probes until the wrapper of id is not seen alive: a process that has closed
+// its files may stand in the table for a moment still.
+func (b *box) settled(id core.RunID) core.JournalProbe {
+	b.t.Helper()
+	p := b.probe(id, 0)
+	for n := 0; p.Wrapper == core.WrapperAlive && n < 100; n++ {
+		p = b.probe(id, 0)
+	}
+	return p
 }
 
 // await waits until the journal of id holds text, asking by script.

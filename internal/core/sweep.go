@@ -245,6 +245,9 @@ func (s *Sweep) candidates(runs []Run, p policy, now Millis, report *SweepReport
 		}
 		if p.named {
 			d := decide(r, evidence{}, now, p)
+			if d.act != actLeave { // a pause that is not due
+				d = decision{outcome: NotClaimed, why: "not-due"}
+			}
 			report.add(RunReport{RunKey: r.RunKey, Outcome: d.outcome, Reason: d.why})
 		}
 		return true
