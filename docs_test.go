@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/localfargate"
+	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
 // documents are the pages for people. What they set in code must exist: a name
@@ -175,6 +177,29 @@ func TestArchitectureListsEveryInvariant(t *testing.T) {
 	got = regexp.MustCompile(`(?m)^\| I\d+ \|`).FindAllString(string(data), -1)
 	if !slices.Equal(got, want) {
 		t.Errorf("rows %q, want %q", got, want)
+	}
+}
+
+// TestEveryFaultAndFunctionIsDocumented where a reader looks for it.
+func TestEveryFaultAndFunctionIsDocumented(t *testing.T) {
+	local, err := os.ReadFile("docs/local.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for field := range reflect.TypeFor[localfargate.Faults]().Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if !strings.Contains(string(local), "`"+name+"`") {
+			t.Errorf("docs/local.md does not tell the fault %s", name)
+		}
+	}
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range names.Functions {
+		if !strings.Contains(string(readme), "\n| `"+string(f)+"` |") {
+			t.Errorf("README.md has no row for the function %s", f)
+		}
 	}
 }
 
