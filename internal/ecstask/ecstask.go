@@ -91,7 +91,10 @@ func (t *Tasks) describeApart(ctx context.Context, cluster string, arns []string
 		return nil, err
 	}
 	second, err := t.describe(ctx, cluster, arns[half:])
-	return slices.Concat(first, second), err
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(first, second), nil
 }
 
 // StartedBy lists the tasks started under that name, all pages. ECS allows no
@@ -137,6 +140,9 @@ func (t *Tasks) Stop(ctx context.Context, cluster, arn, reason string) (core.Tas
 	defer cancel()
 	reason = string([]rune(reason)[:min(maxReason, len([]rune(reason)))])
 	out, err := t.ECS.StopTask(ctx, &ecs.StopTaskInput{Cluster: &cluster, Task: &arn, Reason: &reason})
+	if err == nil && out.Task == nil {
+		return core.Task{}, fmt.Errorf("stop task %s: ECS answers without it", arn)
+	}
 	if err == nil {
 		return read(*out.Task), nil
 	}
@@ -152,6 +158,8 @@ func (t *Tasks) Stop(ctx context.Context, cluster, arn, reason string) (core.Tas
 
 // Start asks for one task.
 func (t *Tasks) Start(ctx context.Context, spec core.TaskSpec) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	public := types.AssignPublicIpDisabled
 	if spec.AssignPublicIP {
 		public = types.AssignPublicIpEnabled
@@ -173,10 +181,10 @@ func (t *Tasks) Start(ctx context.Context, spec core.TaskSpec) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("run task of %s: %w", spec.TaskDefinition, err)
 	}
-	if len(out.Tasks) != 1 {
+	if len(out.Tasks) != 1 || value(out.Tasks[0].TaskArn) == "" {
 		return "", fmt.Errorf("run task of %s: %s", spec.TaskDefinition, failures(out.Failures))
 	}
-	return value(out.Tasks[0].TaskArn), nil
+	return *out.Tasks[0].TaskArn, nil
 }
 
 // tags in the order of their keys, so that a repeated call is the same call.
@@ -225,7 +233,7 @@ func read(task types.Task) core.Task {
 		}
 		out.Exits[value(c.Name)] = int(*c.ExitCode)
 		if c.Reason != nil {
-			out.Reason += ": " + *c.Reason
+			out.Reason = strings.TrimPrefix(out.Reason+": "+*c.Reason, ": ")
 		}
 	}
 	last := value(task.LastStatus)
