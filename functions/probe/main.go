@@ -3,9 +3,6 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
-
 	"github.com/aws/aws-lambda-go/lambda"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/sandkeeper/sandkeeper/internal/boot"
@@ -17,17 +14,11 @@ import (
 
 func main() {
 	b := boot.New(names.Probe)
-	prober := &core.JournalProber{
+	journals := &core.JournalProber{
 		Exec:      ecsexec.New(b.AWS),
 		Sandboxes: ddb.NewSandboxes(dynamodb.NewFromConfig(b.AWS), b.Get(names.SandboxesTable)),
 		Format:    core.DefaultJournal,
 		Limits:    core.DefaultLimits,
 	}
-	lambda.StartHandlerFunc(func(ctx context.Context, event json.RawMessage) (core.ProbeAnswer, error) {
-		call, err := core.DecodeProbeCall(event)
-		if err != nil {
-			return core.ProbeAnswer{}, err
-		}
-		return core.ServeProbe(ctx, prober, call)
-	})
+	lambda.StartHandlerFunc(handler{journals}.handle)
 }
