@@ -6,6 +6,7 @@ import (
 	"iter"
 	"runtime/debug"
 	"strings"
+	"testing/synctest"
 	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
@@ -27,6 +28,7 @@ type actor struct {
 	over  bool
 
 	// What the oracle remembers of it.
+	begun     int          // its first step
 	control   core.Control // as it knows it
 	looks     bool         // it began where nothing may be written
 	read      bool         // it has read control
@@ -40,7 +42,7 @@ type joined struct{}
 // spawn adds an actor and lets it come to its first call. do must make its calls
 // through a and start no goroutine that does.
 func (w *world) spawn(id int, kind, name string, timeout time.Duration, do func(ctx context.Context, a *actor)) *actor {
-	a := &actor{id: id, kind: kind, name: fmt.Sprintf("%s#%d", name, id), plan: map[int]mem.Fault{}}
+	a := &actor{id: id, kind: kind, begun: w.steps, name: fmt.Sprintf("%s#%d", name, id), plan: map[int]mem.Fault{}}
 	if w.config.Skew > 0 {
 		a.skew = w.config.Skew * time.Duration(id%3-1)
 	}
@@ -67,8 +69,12 @@ func (w *world) advance(a *actor) {
 			w.accuse("%s panics: %v\n%s", a.name, what, debug.Stack())
 		}
 	}()
+	begun := now()
 	call, more := a.next()
 	a.waits, a.over = call, !more
+	if now() != begun {
+		synctest.Wait() // it waited, and others' deadlines of this very moment are over
+	}
 }
 
 // step carries out the next call of a, with that fault, and holds the rules against

@@ -45,6 +45,10 @@ func (w *world) enter(c Choice) {
 	switch c.Op {
 	case OpSweep, OpPlan, OpApply:
 		w.enterSweep(c)
+	case OpDaily:
+		w.spawn(c.ID, "daily", "daily", w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
+			_, _ = w.sweep(a).Daily(ctx)
+		})
 	case OpStopped:
 		w.tell(c, r)
 	case OpNudge:
@@ -79,12 +83,13 @@ func (w *world) enterSweep(c Choice) {
 		kind = "plan"
 	}
 	w.spawn(c.ID, kind, string(c.Op), w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
-		if c.Op != OpPlan && (c.Op != OpSweep || c.N > 0) {
-			_, _ = w.sweep(a).Run(ctx, request) // what failed, the next one does
-			return
+		begun := now()
+		report, err := w.carryOut(ctx, a, request)
+		if err != nil {
+			return // the next one does what is left
 		}
-		report, err := w.sweepAll(ctx, a, request.Mode)
-		if err == nil && kind == "plan" {
+		w.judgeReport(a, begun, report)
+		if kind == "plan" {
 			w.plan = report.Plan()
 		}
 	})

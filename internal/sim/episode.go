@@ -107,7 +107,7 @@ func (w *world) calmDown() {
 		w.pass(time.Minute)
 		w.watch()
 		w.through(w.spawn(id, "sweep", "sweep", w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
-			if _, err := w.sweepAll(ctx, a, core.ModeSweep); err != nil {
+			if _, err := w.carryOut(ctx, a, core.SweepRequest{}); err != nil {
 				w.accuse("a sound sweep: %v", err)
 			}
 		}))

@@ -41,7 +41,7 @@ func (w *world) judge(a *actor, call string) {
 		before := w.oracle.seen[r.key]
 		w.oracle.seen[r.key] = after
 		if before.Epoch != 0 {
-			w.judgeRun(a, r, before, after)
+			w.judgeRun(a, call, r, before, after)
 		}
 	}
 }
@@ -61,12 +61,21 @@ func (w *world) judgeControl() {
 	w.oracle.frozen = c.Frozen
 }
 
-func (w *world) judgeRun(a *actor, r *agentRun, before, after core.Run) {
+func (w *world) judgeRun(a *actor, call string, r *agentRun, before, after core.Run) {
 	if a.kind == "sweep" && after.Epoch == before.Epoch+1 {
 		w.judgeClaim(a, r, before, after)
 	}
 	if after.LogEnd != before.LogEnd {
 		w.judgeLog(r)
+	}
+	if call == "lapse" && after.Row != before.Row && before.DueAt > now().Add(a.skew) {
+		w.accuse("%s lapses run %s, whose host is attached (I8)", a.name, r.key)
+	}
+	if before.Row == core.RowReclaim && after.Row == core.RowNone && after.ReclaimOutcome == core.ReclaimDestroyed && w.lives(after.TaskARN) {
+		w.accuse("%s says that the sandbox of run %s is gone, and its task lives (I5)", a.name, r.key)
+	}
+	if after.Hold != before.Hold || after.TTLSeconds != before.TTLSeconds || after.DetachedSince != before.DetachedSince || after.Epoch != before.Epoch {
+		r.moved = w.steps
 	}
 	if after.Status.Terminal() && !before.Status.Terminal() {
 		w.oracle.ends++
@@ -181,6 +190,21 @@ func (w *world) count(r *agentRun) {
 	}
 	if n > 2*w.limits.BreakerMost {
 		w.accuse("run %s is the %dth to end without a sentinel, and the breaker lets %d (I13)", r.key, n, w.limits.BreakerMost)
+	}
+}
+
+// judgeReport: a run is left to work on only while it may (RP-3).
+func (w *world) judgeReport(a *actor, begun core.Millis, report core.SweepReport) {
+	for _, r := range w.runs {
+		run, err := w.store.Run(context.Background(), r.key)
+		if err != nil || run.Hold.Until != 0 || a.control.Blocked() || r.moved >= a.begun || !w.expired(run, begun.Add(a.skew)) {
+			continue
+		}
+		for _, e := range report.Runs {
+			if e.RunKey == r.key && e.Outcome == core.Producing {
+				w.accuse("%s leaves run %s alone (%s), whose time is over", a.name, r.key, e.Reason)
+			}
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ type Config struct {
 	Runs, Threads int
 	Idle          bool          // sandboxes are kept warm
 	Lapses        bool          // of every second run a lapse cancels
+	Retries       bool          // writes that fail are sent once more
 	Breaker       int           // how many ends without a sentinel trip it
 	Skew          time.Duration // how far clocks may be off, either way
 	ListLag       time.Duration // how long ECS does not list a task that it started
@@ -45,6 +46,7 @@ const (
 	OpSweep   Op = "sweep"   // N: 0 all, 1 the run by name, else two shards from N on
 	OpPlan    Op = "plan"    // a sweep in plan mode
 	OpApply   Op = "apply"   // of the plan that was made last
+	OpDaily   Op = "daily"   // audit and prune
 	OpDeliver Op = "deliver" // a reclaim message about the run; N: which, from the newest
 	OpStopped Op = "stopped" // ECS's news of the run's task; N: how late it tells, seconds
 	OpNudge   Op = "nudge"   // the agent's own word that it has ended
@@ -118,7 +120,7 @@ type weight struct {
 
 // usual is how often things happen, one to another.
 var usual = []weight{
-	{OpGo, 500}, {OpWait, 90}, {OpSweep, 30}, {OpPlan, 3}, {OpApply, 3}, {OpDeliver, 60}, {OpStopped, 12}, {OpNudge, 6},
+	{OpGo, 500}, {OpWait, 90}, {OpSweep, 30}, {OpPlan, 3}, {OpApply, 3}, {OpDaily, 2}, {OpDeliver, 60}, {OpStopped, 12}, {OpNudge, 6},
 	{OpBegin, 50}, {OpRenew, 8}, {OpDetach, 30}, {OpAttach, 10}, {OpTake, 4}, {OpPause, 4}, {OpCancel, 6},
 	{OpHold, 12}, {OpRelease, 5}, {OpExtend, 5}, {OpKill, 4}, {OpFreeze, 5}, {OpThaw, 12}, {OpObserve, 2}, {OpEnforce, 6},
 	{OpWrite, 35}, {OpRewrite, 1}, {OpExit, 25}, {OpDie, 4}, {OpTrap, 3},
@@ -130,7 +132,7 @@ var usual = []weight{
 func drawn(rng *rand.Rand) (Config, *maker) {
 	pick := func(of ...int) int { return of[rng.IntN(len(of))] }
 	c := Config{
-		Runs: 1 + rng.IntN(5), Idle: rng.IntN(3) == 0, Lapses: rng.IntN(3) == 0, Breaker: pick(1, 3, 50, 50),
+		Runs: 1 + rng.IntN(5), Idle: rng.IntN(3) == 0, Lapses: rng.IntN(3) == 0, Retries: rng.IntN(2) == 0, Breaker: pick(1, 3, 50, 50),
 		Skew: time.Duration(pick(0, 0, 1, 3)) * time.Second, ListLag: time.Duration(pick(0, 0, 5, 60)) * time.Second,
 	}
 	c.Threads = 1 + rng.IntN(c.Runs)

@@ -45,6 +45,10 @@ func simulate(t *testing.T, base uint64, steps int) {
 
 func report(t *testing.T, seed uint64, r sim.Result) {
 	t.Helper()
+	if os.Getenv("SIM_SHRINK") == "no" {
+		t.Errorf("seed %#x breaks: %s", seed, strings.Join(r.Wrongs, "\n"))
+		return
+	}
 	short := sim.Shrink(t, r.Script, 2000)
 	again := sim.Replay(t, short, true)
 	said := again.Wrongs

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"reflect"
 	"time"
 
@@ -15,7 +16,8 @@ import (
 // clock that goes wrong, and to everybody else its times are wrong.
 type skewed struct {
 	*mem.Process
-	by time.Duration
+	by      time.Duration
+	retries bool // a write that failed is sent once more, as SDKs do; others may act in between
 }
 
 var millis = reflect.TypeFor[core.Millis]()
@@ -72,6 +74,15 @@ func moveAll(v reflect.Value, d time.Duration) {
 	v.Set(fresh)
 }
 
+// sent carries out a write, and once more if the process was told that it failed.
+func sent[T any](s skewed, write func() (T, error)) (T, error) {
+	out, err := write()
+	if s.retries && errors.Is(err, mem.ErrInjected) {
+		out, err = write()
+	}
+	return moved(out, -s.by), err
+}
+
 // back returns an answer as the process's clock lets it look.
 func back[T any](s skewed, v T, err error) (T, error) { return moved(v, -s.by), err }
 
@@ -81,18 +92,15 @@ func (s skewed) Run(ctx context.Context, key core.RunKey) (core.Run, error) {
 }
 
 func (s skewed) Create(ctx context.Context, r core.Run) (core.Run, error) {
-	r, err := s.Process.Create(ctx, moved(r, s.by))
-	return back(s, r, err)
+	return sent(s, func() (core.Run, error) { return s.Process.Create(ctx, moved(r, s.by)) })
 }
 
 func (s skewed) Update(ctx context.Context, key core.RunKey, t core.Transition) (core.Run, error) {
-	r, err := s.Process.Update(ctx, key, moved(t, s.by))
-	return back(s, r, err)
+	return sent(s, func() (core.Run, error) { return s.Process.Update(ctx, key, moved(t, s.by)) })
 }
 
 func (s skewed) Append(ctx context.Context, key core.RunKey, a core.Append, segment core.Segment) (core.Run, error) {
-	r, err := s.Process.Append(ctx, key, moved(a, s.by), segment)
-	return back(s, r, err)
+	return sent(s, func() (core.Run, error) { return s.Process.Append(ctx, key, moved(a, s.by), segment) })
 }
 
 func (s skewed) Detached(ctx context.Context, shard int) ([]core.IndexEntry, error) {
@@ -121,8 +129,7 @@ func (s skewed) Sandbox(ctx context.Context, key core.SandboxKey) (core.Sandbox,
 }
 
 func (s skewed) UpdateSandbox(ctx context.Context, key core.SandboxKey, t core.SandboxTransition) (core.Sandbox, error) {
-	box, err := s.Process.UpdateSandbox(ctx, key, moved(t, s.by))
-	return back(s, box, err)
+	return sent(s, func() (core.Sandbox, error) { return s.Process.UpdateSandbox(ctx, key, moved(t, s.by)) })
 }
 
 func (s skewed) Row(ctx context.Context, id core.InstanceID) (core.LedgerRow, error) {
@@ -131,21 +138,21 @@ func (s skewed) Row(ctx context.Context, id core.InstanceID) (core.LedgerRow, er
 }
 
 func (s skewed) PutIntent(ctx context.Context, row core.LedgerRow) (core.LedgerRow, error) {
-	row, err := s.Process.PutIntent(ctx, moved(row, s.by))
-	return back(s, row, err)
+	return sent(s, func() (core.LedgerRow, error) { return s.Process.PutIntent(ctx, moved(row, s.by)) })
 }
 
 func (s skewed) UpdateRow(ctx context.Context, id core.InstanceID, t core.LedgerTransition) (core.LedgerRow, error) {
-	row, err := s.Process.UpdateRow(ctx, id, moved(t, s.by))
-	return back(s, row, err)
+	return sent(s, func() (core.LedgerRow, error) { return s.Process.UpdateRow(ctx, id, moved(t, s.by)) })
 }
 
 func (s skewed) Launch(ctx context.Context, t core.Launched) error {
-	return s.Process.Launch(ctx, moved(t, s.by))
+	_, err := sent(s, func() (struct{}, error) { return struct{}{}, s.Process.Launch(ctx, moved(t, s.by)) })
+	return err
 }
 
 func (s skewed) Condemn(ctx context.Context, t core.Condemn) error {
-	return s.Process.Condemn(ctx, moved(t, s.by))
+	_, err := sent(s, func() (struct{}, error) { return struct{}{}, s.Process.Condemn(ctx, moved(t, s.by)) })
+	return err
 }
 
 func (s skewed) Control(ctx context.Context) (core.Control, error) {
@@ -154,8 +161,7 @@ func (s skewed) Control(ctx context.Context) (core.Control, error) {
 }
 
 func (s skewed) UpdateControl(ctx context.Context, t core.ControlTransition) (core.Control, error) {
-	c, err := s.Process.UpdateControl(ctx, moved(t, s.by))
-	return back(s, c, err)
+	return sent(s, func() (core.Control, error) { return s.Process.UpdateControl(ctx, moved(t, s.by)) })
 }
 
 func (s skewed) Note(ctx context.Context, key core.RunKey) (core.Note, error) {

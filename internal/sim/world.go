@@ -59,6 +59,7 @@ type agentRun struct {
 	written string      // what its agent wrote
 	former  []string    // what it had written and replaced
 	traps   bool        // it ends with a sentinel when it is told to
+	moved   int         // the step in which somebody last changed what its expiry hangs on
 	exit    *int        // what it ended with by itself
 	idle    core.Millis // since when nobody can end its journal, as long as that lasts
 }
@@ -158,7 +159,7 @@ type ports struct {
 	w *world
 }
 
-func (w *world) ports(a *actor) ports { return ports{skewed{a.p, a.skew}, a, w} }
+func (w *world) ports(a *actor) ports { return ports{skewed{a.p, a.skew, w.config.Retries}, a, w} }
 
 func (p ports) learn(c core.Control, err error) (core.Control, error) {
 	if err == nil {
@@ -210,11 +211,14 @@ func (p allShards) DueSandboxes(ctx context.Context, _ int, until core.Millis) (
 	})
 }
 
-// sweepAll is a sweep of everything.
-func (w *world) sweepAll(ctx context.Context, a *actor, mode core.SweepMode) (core.SweepReport, error) {
+// carryOut does a sweep.
+func (w *world) carryOut(ctx context.Context, a *actor, q core.SweepRequest) (core.SweepReport, error) {
 	s := w.sweep(a)
-	s.Index, s.Due = allShards{w.ports(a)}, allShards{w.ports(a)}
-	return s.Run(ctx, core.SweepRequest{Mode: mode, Shards: []int{0}})
+	if len(q.Shards)+len(q.Runs)+len(q.Plan) == 0 {
+		s.Index, s.Due = allShards{w.ports(a)}, allShards{w.ports(a)}
+		q.Shards = []int{0}
+	}
+	return s.Run(ctx, q)
 }
 
 const (
@@ -227,8 +231,9 @@ func (w *world) sweep(a *actor) *core.Sweep {
 	p, tasks := w.ports(a), w.tasks(a)
 	return &core.Sweep{
 		Runs: p, Index: p, Log: &core.LogWriter{Log: p, Blobs: p, Inline: w.limits.InlineSegment}, Sandboxes: p, Ledger: p,
-		Due: p, Tasks: tasks, Prober: tasks, Queue: p, Controls: p, Breaker: p, Notes: p, Cursors: p, Budget: p,
-		Limits: w.limits, Install: install, Logger: slog.New(slog.DiscardHandler),
+		Due: p, Tasks: tasks, Lister: tasks, Prober: tasks, Journals: tasks, Queue: p, Controls: p, Breaker: p, Notes: p,
+		Cursors: p, Budget: p, Limits: w.limits, Install: install, Provider: provider, Cluster: cluster, StopLeaks: true,
+		Logger: slog.New(slog.DiscardHandler),
 	}
 }
 
@@ -250,5 +255,5 @@ func (w *world) launcher(a *actor) *core.Launcher {
 
 func (w *world) operator(a *actor) *core.Operator {
 	p := w.ports(a)
-	return &core.Operator{Runs: p, Sandboxes: p, Ledger: p, Due: p, Controls: p, Audit: p}
+	return &core.Operator{Runs: p, Sandboxes: p, Ledger: p, Due: p, Controls: p, Audit: p, Queue: p}
 }
