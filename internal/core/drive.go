@@ -181,7 +181,7 @@ func (s *Sweep) drive(ctx context.Context, j job, r Run, a *allowance) (ended, e
 	case r.Sealed != nil:
 		return ended{run: r, complete: true}, nil
 	case j.decision.act == actConclude:
-		return ended{run: r, complete: j.decision.reason == EndNeverStarted}, nil
+		return ended{run: r, complete: r.TaskARN == ""}, nil // without a task, no agent wrote anything
 	case j.decision.act == actFinalize:
 		return s.finalize(ctx, j, r, a)
 	}

@@ -139,23 +139,25 @@ func (o *Operator) replaceHold(ctx context.Context, key RunKey, mine Hold) (afte
 	return Run{}, Hold{}, err
 }
 
-// reclaiming reads the mark and the ledger row of a run's sandbox.
+// reclaiming reads the mark and then the ledger row of a run's sandbox. In that
+// order: a condemnation takes the record with its mark away and leaves the row, so
+// that the other order could meet neither.
 func (o *Operator) reclaiming(ctx context.Context, r Run) (bool, error) {
 	if r.Instance == "" {
 		return false, nil
 	}
-	row, err := o.Ledger.Row(ctx, r.Instance)
-	if err != nil && !isNotFound(err) {
+	box, err := o.Sandboxes.Sandbox(ctx, r.SandboxKey)
+	switch {
+	case err == nil && box.Instance == r.Instance && box.Reclaiming != "":
+		return true, nil
+	case err != nil && !isNotFound(err):
 		return false, err
 	}
-	if err == nil && (row.State == LedgerStopping || row.State == LedgerClosed) {
-		return true, nil
-	}
-	box, err := o.Sandboxes.Sandbox(ctx, r.SandboxKey)
+	row, err := o.Ledger.Row(ctx, r.Instance)
 	if err != nil {
 		return false, ignoreNotFound(err)
 	}
-	return box.Instance == r.Instance && box.Reclaiming != "", nil
+	return row.State == LedgerStopping || row.State == LedgerClosed, nil
 }
 
 // Release takes a hold back. A sandbox whose end it held up is announced to reclaim
