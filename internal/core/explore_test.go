@@ -3,8 +3,9 @@ package core_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
+	"maps"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -29,13 +30,14 @@ func TestExploration(t *testing.T) {
 	case testing.Short():
 		b = bound{preemptions: 1, faults: 1}
 	}
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // short-lived worlds, in thousands
 	total := make(chan int, len(scenarios))
 	t.Run("scenarios", func(t *testing.T) {
 		for _, sc := range scenarios {
 			t.Run(sc.name, func(t *testing.T) {
 				t.Parallel()
-				e := &explorer{t: t, sc: sc, bound: b, best: map[uint64]int{}, ends: map[uint64]bool{}}
-				e.explore()
+				e := &explorer{sc: sc, bound: b, best: map[uint64]int{}, ends: map[uint64]bool{}}
+				synctest.Test(t, e.explore)
 				t.Logf("%s: %d schedules, %d of them cut at a known state, %d ends; %d states", sc.name, e.schedules, e.cut, len(e.ends), len(e.best))
 				total <- e.schedules
 				if floor := sc.floor; b.preemptions >= 2 && e.schedules < floor {
@@ -58,10 +60,15 @@ type bound struct{ preemptions, faults int }
 // scenario is who acts on what.
 type scenario struct {
 	name string
-	// seed brings the world to where the schedules begin, without faults.
+	// limits, if set, changes them.
+	limits func(l *core.Limits)
+	// seed, if set, brings the world to where the schedules begin, without faults.
 	seed func(w *world)
 	// cast adds the actors.
 	cast func(s *stage)
+	// fair has the sweeps keep their cursors and budgets, which decide nothing where
+	// there is one run.
+	fair bool
 	// deliveries bounds the reclaim messages handed out within the schedule; the rest
 	// is delivered after it. Each may come twice.
 	deliveries int
@@ -99,14 +106,15 @@ type branch struct {
 // mostFailures is after how many a scenario gives up.
 const mostFailures = 3
 
-func (e *explorer) explore() {
+func (e *explorer) explore(t *testing.T) {
+	e.t = t
 	e.push(branch{})
 	for spent := 0; spent < len(e.todo); spent++ {
 		for len(e.todo[spent]) > 0 && e.failed < mostFailures {
 			last := len(e.todo[spent]) - 1
 			b := e.todo[spent][last]
 			e.todo[spent] = e.todo[spent][:last]
-			synctest.Test(e.t, func(t *testing.T) { e.carryOut(t, b) })
+			e.carryOut(b)
 		}
 	}
 }
@@ -121,9 +129,9 @@ func (e *explorer) push(b branch) {
 
 // carryOut carries out one schedule: the branch's steps, and then whoever acts goes
 // on. What else could have been done at each new state is left for later.
-func (e *explorer) carryOut(t *testing.T, b branch) {
+func (e *explorer) carryOut(b branch) {
 	e.schedules++
-	s := newStage(t, e.sc)
+	s := newStage(e.t, e.sc)
 	defer s.close()
 	for n := 0; ; n++ {
 		if n < len(b.steps) {
@@ -134,6 +142,10 @@ func (e *explorer) carryOut(t *testing.T, b branch) {
 				return
 			}
 			next, ok := e.spread(s, b.spent)
+			if !ok && s.unfinished() {
+				e.cut++ // the same as a schedule without the last preemption
+				return
+			}
 			if !ok {
 				break
 			}
@@ -221,22 +233,38 @@ type stage struct {
 	accusations *recorder
 	sched       *mem.Sched
 	sc          scenario
+	begun       core.Millis
 	actors      []*mem.Actor
 	sound       map[*mem.Actor]bool // those that never fail: they are no processes of ours
 	current     int                 // who acts; -1: nobody is in the middle of something
+	waiting     map[int]bool        // preempted, and nothing has happened since that its next call could notice
+	preempted   map[int]bool        // at their next call
 	sent        []delivery
 	handed      int
 	taken       []choice
 	trace       []string
-	hold        core.Hold // answered ok, and not released
+	held        map[core.RunID]core.Millis  // holds that were answered ok and not released
+	settings    map[*mem.Actor]core.Control // the settings as each actor last read them
+	lost        map[core.RunID]bool         // runs whose task died by itself
 }
 
 func newStage(t *testing.T, sc scenario) *stage {
 	accusations := &recorder{TB: t}
 	store := mem.New(accusations)
 	w := &world{t: t, store: store, fleet: mem.NewFleet(store), limits: testLimits()}
-	s := &stage{world: w, accusations: accusations, sc: sc, sound: map[*mem.Actor]bool{}, current: -1}
-	sc.seed(w)
+	s := &stage{
+		world: w, accusations: accusations, sc: sc, current: -1, sound: map[*mem.Actor]bool{}, waiting: map[int]bool{}, preempted: map[int]bool{},
+		held: map[core.RunID]core.Millis{}, settings: map[*mem.Actor]core.Control{}, lost: map[core.RunID]bool{},
+	}
+	if sc.limits != nil {
+		sc.limits(&w.limits)
+	}
+	// Every schedule begins at a full hour: budgets are kept by the minute.
+	time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
+	if sc.seed != nil {
+		sc.seed(w)
+	}
+	s.begun = now()
 	s.sched = mem.NewSched(w.fleet)
 	sc.cast(s)
 	s.collect()
@@ -259,22 +287,23 @@ func (s *stage) close() {
 func (s *stage) broken() bool { return len(s.accusations.texts) > 0 }
 
 // choices lists what may happen next, whoever acts first.
+//
+// Left out is what changes nothing against another schedule that spends no more: to
+// let an actor go on that was preempted for nothing, since its call could as well
+// have come before; and to let it fail there without a trace.
 func (s *stage) choices() []choice {
 	var out []choice
-	add := func(who int) {
-		out = append(out, choice{who: who})
-	}
 	if s.current >= 0 && s.may(s.current) {
-		add(s.current)
+		out = append(out, choice{who: s.current})
 	}
 	for i := range s.actors {
-		if i != s.current && s.may(i) {
-			add(i)
+		if i != s.current && s.may(i) && !s.waiting[i] {
+			out = append(out, choice{who: i})
 		}
 	}
 	for i, d := range s.sent {
 		if s.handed < s.sc.deliveries && d.times < 2 {
-			add(-1 - i)
+			out = append(out, choice{who: -1 - i})
 		}
 	}
 	for _, c := range out {
@@ -288,23 +317,32 @@ func (s *stage) may(i int) bool {
 	return !a.Over() && (a.Ready == nil || a.Ready())
 }
 
-// faulty lists how a choice may fail. A call that changes nothing has lost nothing
-// with its answer.
+// unfinished reports whether somebody could go on.
+func (s *stage) unfinished() bool {
+	return slices.ContainsFunc(slices.Collect(maps.Keys(s.waiting)), s.may)
+}
+
+// faulty lists how a choice may fail. Where a process stops is told by the last
+// write that it made, or that it made none; a call that changes nothing has lost
+// nothing with its answer; and one that fails at its first call without a trace has
+// not begun.
 func (s *stage) faulty(c choice) []choice {
 	if c.who < 0 {
 		return nil // a delivery fails at its calls
 	}
 	a := s.actors[c.who]
-	faults := []mem.Fault{mem.NotLanded, mem.StopBefore, mem.AnswerLost, mem.StopAfter}
-	switch {
-	case s.sound[a]:
+	if s.sound[a] || strings.HasPrefix(a.Waits(), "(") {
 		return nil
-	case a.ReadsOnly():
-		faults = faults[:2]
 	}
 	var out []choice
-	for _, f := range faults {
-		out = append(out, choice{c.who, f})
+	if a.Begun() && !s.preempted[c.who] {
+		out = append(out, choice{c.who, mem.NotLanded})
+	}
+	if !a.ReadsOnly() {
+		out = append(out, choice{c.who, mem.AnswerLost}, choice{c.who, mem.StopAfter})
+	}
+	if len(s.taken) == 0 {
+		out = append(out, choice{c.who, mem.StopBefore})
 	}
 	return out
 }
@@ -317,12 +355,19 @@ func (s *stage) step(c choice, check bool) {
 		c.who = s.deliver(-1 - c.who)
 	}
 	a := s.actors[c.who]
-	before := s.facts(a)
+	var before facts
+	if check {
+		before = s.facts(a)
+	}
 	text := a.Name + ": " + a.Waits()
 	if c.fault != mem.None {
 		text += " [" + c.fault.String() + "]"
 	}
 	s.trace = append(s.trace, text)
+	s.wake(c)
+	if a.Waits() == "read control" {
+		s.settings[a] = s.store.Settings()
+	}
 	s.sched.Step(a, c.fault)
 	s.collect()
 	s.current = c.who
@@ -331,6 +376,22 @@ func (s *stage) step(c choice, check bool) {
 	}
 	if check && !before.read {
 		s.judge(before)
+	}
+}
+
+// wake notes that c happens: its actor goes on, one that is preempted by it waits,
+// and those go on waiting that cannot notice it.
+func (s *stage) wake(c choice) {
+	delete(s.waiting, c.who)
+	delete(s.preempted, c.who)
+	if s.current >= 0 && s.current != c.who {
+		s.waiting[s.current], s.preempted[s.current] = true, true
+	}
+	call := s.actors[c.who].Waits()
+	for i := range s.waiting {
+		if c.fault != mem.NotLanded && c.fault != mem.StopBefore && mem.Conflict(call, s.actors[i].Waits()) {
+			delete(s.waiting, i)
+		}
 	}
 }
 
@@ -354,7 +415,10 @@ func (s *stage) collect() {
 
 // extra is what matters beside the records.
 func (s *stage) extra() []uint64 {
-	out := []uint64{uint64(s.hold.Until), uint64(s.handed)}
+	out := []uint64{uint64(s.handed)}
+	for _, run := range slices.Sorted(maps.Keys(s.held)) {
+		out = append(out, s.sched.Hash(string(run)), uint64(s.held[run]-s.begun))
+	}
 	for _, d := range s.sent {
 		out = append(out, s.sched.Hash(string(d.job.Kind), string(d.job.Run), string(d.job.Instance)), uint64(d.times))
 	}
@@ -362,7 +426,16 @@ func (s *stage) extra() []uint64 {
 }
 
 func (s *stage) state(spent bound) uint64 {
-	return s.sched.Digest(s.actors, append(s.extra(), uint64(s.current+1), uint64(spent.faults))...)
+	extra := append(s.extra(), uint64(s.current+1), uint64(spent.faults))
+	for i := range s.actors {
+		if s.waiting[i] {
+			extra = append(extra, uint64(2*i))
+		}
+		if s.preempted[i] {
+			extra = append(extra, uint64(2*i+1))
+		}
+	}
+	return s.sched.Digest(s.actors, extra...)
 }
 
 // play adds a process that may fail.
@@ -384,13 +457,16 @@ func (s *stage) event(name string, happen func()) *mem.Actor {
 // oneShard shows the whole index as its first shard, in one call each.
 type oneShard struct{ *mem.Process }
 
-func merged[E any](ctx context.Context, list func(ctx context.Context, shard int) ([]E, error)) ([]E, error) {
+func merged[E any](ctx context.Context, shard int, list func(ctx context.Context, shard int) ([]E, error)) ([]E, error) {
+	if shard != 0 {
+		return nil, nil
+	}
 	var out []E
-	for shard := range core.Shards {
-		if shard == 1 {
+	for n := range core.Shards {
+		if n == 1 {
 			ctx = mem.Unscheduled(ctx)
 		}
-		entries, err := list(ctx, shard)
+		entries, err := list(ctx, n)
 		if err != nil {
 			return nil, err
 		}
@@ -399,74 +475,103 @@ func merged[E any](ctx context.Context, list func(ctx context.Context, shard int
 	return out, nil
 }
 
-func (i oneShard) Detached(ctx context.Context, _ int) ([]core.IndexEntry, error) {
-	return merged(ctx, i.Process.Detached)
+func (i oneShard) Detached(ctx context.Context, shard int) ([]core.IndexEntry, error) {
+	return merged(ctx, shard, i.Process.Detached)
 }
 
-func (i oneShard) Due(ctx context.Context, _ int, until core.Millis) ([]core.IndexEntry, error) {
-	return merged(ctx, func(ctx context.Context, shard int) ([]core.IndexEntry, error) {
-		return i.Process.Due(ctx, shard, until)
+func (i oneShard) Due(ctx context.Context, shard int, until core.Millis) ([]core.IndexEntry, error) {
+	return merged(ctx, shard, func(ctx context.Context, n int) ([]core.IndexEntry, error) { return i.Process.Due(ctx, n, until) })
+}
+
+func (i oneShard) DueSandboxes(ctx context.Context, shard int, until core.Millis) ([]core.DueSandbox, error) {
+	return merged(ctx, shard, func(ctx context.Context, n int) ([]core.DueSandbox, error) {
+		return i.Process.DueSandboxes(ctx, n, until)
 	})
 }
 
-func (i oneShard) DueSandboxes(ctx context.Context, _ int, until core.Millis) ([]core.DueSandbox, error) {
-	return merged(ctx, func(ctx context.Context, shard int) ([]core.DueSandbox, error) {
-		return i.Process.DueSandboxes(ctx, shard, until)
-	})
-}
-
-// sweeper adds a sweep.
-func (s *stage) sweeper(name string) *mem.Actor {
-	return s.play(name, func(p *mem.Process) {
-		sweep := s.sweep(p)
-		sweep.Index, sweep.Due = oneShard{p}, oneShard{p}
-		sweep.Logger = slog.New(slog.DiscardHandler)
-		_, _ = sweep.Run(context.Background(), core.SweepRequest{Shards: []int{0}})
-	})
-}
-
-// facts is what a step may be judged by.
+// facts are what a step is judged by: how it was before.
 type facts struct {
 	read   bool
+	actor  *mem.Actor
 	call   string
-	by     string
-	agents []mem.Agent
+	runs   map[core.RunKey]core.Run
+	agents map[string]mem.Agent
+	tasks  []string
 }
 
 func (s *stage) facts(a *mem.Actor) facts {
 	if a.ReadsOnly() {
-		return facts{read: true}
+		return facts{read: true, actor: a, call: a.Waits()}
 	}
-	return facts{call: a.Waits(), by: a.Name, agents: s.fleet.Agents()}
+	f := facts{actor: a, call: a.Waits(), runs: s.store.State().Runs, agents: map[string]mem.Agent{}, tasks: s.fleet.Running()}
+	for _, agent := range s.fleet.Agents() {
+		f.agents[agent.Task+"/"+string(agent.Run)] = agent
+	}
+	return f
 }
 
-// judge holds the rules of every step.
+// judge holds the rules of every step that may have changed something.
 func (s *stage) judge(before facts) {
 	s.store.Check(s.accusations)
 	s.fleet.CheckTasks()
 	runs := s.store.State().Runs
-	was := map[string]mem.Agent{}
-	for _, a := range before.agents {
-		was[a.Task+"/"+string(a.Run)] = a
+	s.judgeAgents(before, runs)
+	s.judgeEnding(before, runs)
+	if before.call == "stop task" {
+		s.judgeStop(before, runs)
 	}
+}
+
+// judgeAgents: one live agent a run, none after the run's end, and nobody ends one
+// whose run is not to end.
+func (s *stage) judgeAgents(before facts, runs map[core.RunKey]core.Run) {
 	alive := map[core.RunID]int{}
 	for _, a := range s.fleet.Agents() {
-		r, old := runs[key(string(a.Run))], was[a.Task+"/"+string(a.Run)]
+		r, was := runs[key(string(a.Run))], before.agents[a.Task+"/"+string(a.Run)]
 		if a.Alive {
 			alive[a.Run]++
 		}
-		if alive[a.Run] > 1 {
-			s.accusations.Errorf("run %s has two live agents", a.Run)
+		s.need(alive[a.Run] <= 1, "run %s has two live agents (I14)", a.Run)
+		s.need(!a.Begun || was.Begun || !r.Status.Terminal(), "the agent of run %s begins after the run ended", a.Run)
+		s.need(before.call != "terminate" || !was.Alive || a.Alive || r.Ending != nil || r.CancelRequested != 0,
+			"%s ends the live agent of run %s, which is neither ending nor cancelled (I1)", before.actor.Name, a.Run)
+	}
+}
+
+// judgeEnding: a run is decided to end by its clock, under the settings that allow
+// it and under no hold.
+func (s *stage) judgeEnding(before facts, runs map[core.RunKey]core.Run) {
+	for k, r := range runs {
+		was := before.runs[k]
+		if r.Ending == nil || was.Ending != nil || r.Ending.Reason == core.EndCancelled {
+			continue
 		}
-		if a.Begun && !old.Begun && r.Status.Terminal() {
-			s.accusations.Errorf("the agent of run %s begins after the run ended", a.Run)
+		s.need(!s.settings[before.actor].Blocked(), "%s ends run %s although it read that nothing is to be ended (I13)", before.actor.Name, k)
+		if r.Ending.Reason == core.EndExpired {
+			s.need(s.held[k.Run] <= now(), "%s expires run %s after its hold was answered ok (I13)", before.actor.Name, k)
+			since, ttl := max(was.DetachedSince, was.InterruptedSince), time.Duration(max(was.TTLSeconds, was.PauseSeconds))*time.Second
+			s.need(since.Add(ttl) <= now(), "%s expires run %s before its time", before.actor.Name, k)
 		}
-		if old.Alive && !a.Alive && before.call == "terminate" && r.Ending == nil && r.CancelRequested == 0 {
-			s.accusations.Errorf("%s ends the live agent of run %s, which is neither ending nor cancelled (I1)", before.by, a.Run)
+	}
+}
+
+// judgeStop: nobody stops a task under a hold, or under settings that forbid it.
+func (s *stage) judgeStop(before facts, runs map[core.RunKey]core.Run) {
+	running := s.fleet.Running()
+	for _, arn := range before.tasks {
+		if slices.Contains(running, arn) {
+			continue
 		}
-		if old.Alive && !a.Alive && before.call == "stop task" && s.hold.Live(now()) {
-			s.accusations.Errorf("%s stops the task of run %s after its hold was answered ok (I13)", before.by, a.Run)
+		s.need(s.settings[before.actor].Stops(), "%s stops task %s although it read that nothing is to be stopped (I13)", before.actor.Name, arn)
+		for k, until := range s.held {
+			s.need(runs[key(string(k))].TaskARN != arn || until <= now(), "%s stops the task of run %s after its hold was answered ok (I13)", before.actor.Name, k)
 		}
+	}
+}
+
+func (s *stage) need(holds bool, format string, args ...any) {
+	if !holds {
+		s.accusations.Errorf(format, args...)
 	}
 }
 
@@ -477,14 +582,18 @@ func (s *stage) quiet() {
 			_, _ = s.reclaimer(s.store.Process).Do(context.Background(), d.job)
 		}
 	}
-	for _, wait := range []time.Duration{
-		2 * time.Minute, 2 * time.Minute, 25 * time.Minute, 2 * time.Minute, 40 * time.Minute, 2 * time.Minute,
-		9 * time.Hour, 40 * time.Minute, 2 * time.Minute, 2 * time.Minute, 80 * time.Hour, 40 * time.Minute, 2 * time.Minute, 25 * time.Minute,
-	} {
+	often := slices.Repeat([]time.Duration{2 * time.Minute}, 20)
+	waits := slices.Concat(often, []time.Duration{40 * time.Minute}, often, []time.Duration{9 * time.Hour}, often, []time.Duration{80 * time.Hour}, often)
+	for n, wait := range waits {
 		if s.settled() || s.broken() {
 			return
 		}
 		time.Sleep(wait)
+		if n == 2 { // by now somebody has looked
+			_, _ = s.store.UpdateControl(context.Background(), core.Thaw{})
+			s.limits.BreakerMost = core.DefaultLimits.BreakerMost
+			s.trace = append(s.trace, "(an operator thaws)")
+		}
 		sweep := s.sweep(s.store.Process)
 		if _, err := sweep.Run(context.Background(), core.SweepRequest{}); err != nil {
 			s.accusations.Errorf("a sound sweep: %v", err)
@@ -524,29 +633,33 @@ func (s *stage) verify() {
 		s.accusations.Errorf("something is owed for ever: %s", s.describe(state))
 		return
 	}
-	written := map[core.RunID]mem.Agent{}
+	agents := map[core.RunID]mem.Agent{}
 	for _, a := range s.fleet.Agents() {
 		if a.Begun {
-			written[a.Run] = a
+			agents[a.Run] = a
 		}
 	}
 	for k, r := range state.Runs {
-		agent := written[k.Run]
-		saved, err := core.ReadLog(context.Background(), s.store, s.store, k)
-		switch {
-		case err != nil:
-			s.accusations.Errorf("run %s: %v", k, err)
-		case r.Transcript.Complete && string(saved) != agent.Stdout:
-			s.accusations.Errorf("run %s: transcript %q, want all that its agent wrote, %q", k, saved, agent.Stdout)
-		case !strings.HasPrefix(agent.Stdout, string(saved)):
-			s.accusations.Errorf("run %s: transcript %q is not how %q begins", k, saved, agent.Stdout)
-		case r.Status == core.Completed && !agent.Exited:
-			s.accusations.Errorf("run %s is completed without a sentinel (I2)", k)
-		}
+		s.verifyRun(r, agents[k.Run])
 	}
 	if s.sc.outcome != nil {
 		s.sc.outcome(s)
 	}
+}
+
+// verifyRun: what the agent wrote is saved, all of it unless its task was lost, and
+// its own end is the run's.
+func (s *stage) verifyRun(r core.Run, agent mem.Agent) {
+	saved, err := core.ReadLog(context.Background(), s.store, s.store, r.RunKey)
+	s.need(err == nil, "run %s: %v", r.RunKey, err)
+	whole := string(saved) == agent.Stdout
+	s.need(strings.HasPrefix(agent.Stdout, string(saved)), "run %s: transcript %q is not how %q begins", r.RunKey, saved, agent.Stdout)
+	s.need(!r.Transcript.Complete || whole, "run %s: transcript %q is called complete, its agent wrote %q", r.RunKey, saved, agent.Stdout)
+	s.need(s.lost[r.RunKey.Run] || whole && r.Transcript.Complete, "run %s: transcript %q (complete: %t), want all that its agent wrote, %q",
+		r.RunKey, saved, r.Transcript.Complete, agent.Stdout)
+	s.need(r.Status != core.Completed || agent.Exited, "run %s is completed without a sentinel (I2)", r.RunKey)
+	s.need(s.lost[r.RunKey.Run] || !agent.Exited || r.Status == core.Completed, "run %s: its agent ended by itself, and it is %s (%+v)",
+		r.RunKey, r.Status, r.Error)
 }
 
 func (s *stage) describe(state mem.State) string {
@@ -562,20 +675,4 @@ func (s *stage) describe(state mem.State) string {
 	}
 	fmt.Fprintf(&b, "%d tasks run", len(s.fleet.Running()))
 	return b.String()
-}
-
-var scenarios = []scenario{
-	{
-		name: "a finished run, two sweeps and reclaim",
-		seed: func(w *world) {
-			w.left("r", "done\n")
-			w.fleet.Exit("r", 0)
-		},
-		cast: func(s *stage) {
-			s.sweeper("sweep A")
-			s.sweeper("sweep B")
-		},
-		deliveries: 3,
-		floor:      25000,
-	},
 }

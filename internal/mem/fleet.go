@@ -21,6 +21,10 @@ type Fleet struct {
 	mu    sync.Mutex
 	tasks map[string]*fleetTask
 	next  int
+
+	// PageBytes is the largest page of a journal, and RestBytes the most of it that a
+	// probe carries along. A test that wants many pages makes them small.
+	PageBytes, RestBytes int
 }
 
 type fleetTask struct {
@@ -41,7 +45,9 @@ type fleetAgent struct {
 }
 
 // NewFleet returns an empty cluster beside a store.
-func NewFleet(s *Store) *Fleet { return &Fleet{store: s, tasks: map[string]*fleetTask{}} }
+func NewFleet(s *Store) *Fleet {
+	return &Fleet{store: s, tasks: map[string]*fleetTask{}, PageBytes: 64 << 10, RestBytes: core.JournalRest}
+}
 
 // View is the cluster as one process reaches it: through the same gate as the
 // stores.
@@ -391,7 +397,7 @@ func (v View) Probe(ctx context.Context, _ float64, requests []core.ProbeRequest
 		err := v.call(ctx, "probe", func() error {
 			t, err := v.reach(q.Target.TaskARN)
 			if err == nil {
-				out[i] = t.agent(q.Run).probe(q)
+				out[i] = t.agent(q.Run).probe(q, v.RestBytes)
 			}
 			return err
 		})
@@ -402,7 +408,7 @@ func (v View) Probe(ctx context.Context, _ float64, requests []core.ProbeRequest
 	return out
 }
 
-func (a *fleetAgent) probe(q core.ProbeRequest) core.ProbeReply {
+func (a *fleetAgent) probe(q core.ProbeRequest, most int) core.ProbeReply {
 	reply := core.ProbeReply{RunKey: q.RunKey, State: core.ProbeProducing, Size: int64(len(a.journal()))}
 	if a.exit == nil || a.nonce != q.Nonce {
 		reply.Dead = a.dead()
@@ -415,7 +421,7 @@ func (a *fleetAgent) probe(q core.ProbeRequest) core.ProbeReply {
 	if reply.Rewritten = a.rewritten(q.LogEnd, q.LogTail); reply.Rewritten {
 		return reply
 	}
-	if rest := a.journal()[q.LogEnd:]; len(rest) <= core.JournalRest {
+	if rest := a.journal()[q.LogEnd:]; len(rest) <= most {
 		cut := core.DefaultJournal.Cut(q.Nonce, rest, core.EdgeEnd)
 		reply.Rest, reply.Whole = slices.Clone(rest[:cut.Append]), cut.Sealed
 	}
@@ -440,9 +446,6 @@ func (f *Fleet) Die(run core.RunID) {
 	f.agentOf(run).alive = false
 }
 
-// fleetPage is the largest page of a journal: small, so that drains take several.
-const fleetPage = 64 << 10
-
 // Page reads a piece of a journal.
 func (v View) Page(ctx context.Context, q core.PageRequest) (core.PageReply, error) {
 	var out core.PageReply
@@ -455,7 +458,7 @@ func (v View) Page(ctx context.Context, q core.PageRequest) (core.PageReply, err
 		if a.rewritten(q.From, q.Last) {
 			return &core.JournalError{Op: "page", Healing: core.Retry, Reason: "rewritten"}
 		}
-		out = page(a.journal(), q)
+		out = page(a.journal(), q, v.PageBytes)
 		return nil
 	})
 	if err != nil {
@@ -464,14 +467,14 @@ func (v View) Page(ctx context.Context, q core.PageRequest) (core.PageReply, err
 	return out, nil
 }
 
-func page(journal []byte, q core.PageRequest) core.PageReply {
+func page(journal []byte, q core.PageRequest, size int) core.PageReply {
 	piece := journal[min(q.From, int64(len(journal))):]
 	edge := core.EdgeEnd
 	if q.Final {
 		edge = core.EdgeFinal
 	}
-	if len(piece) > fleetPage {
-		piece, edge = piece[:fleetPage], core.EdgeMore
+	if len(piece) > size {
+		piece, edge = piece[:size], core.EdgeMore
 	}
 	cut := core.DefaultJournal.Cut(q.Nonce, piece, edge)
 	out := core.PageReply{Data: slices.Clone(piece[:cut.Append]), End: edge != core.EdgeMore, Size: int64(len(journal))}

@@ -23,6 +23,7 @@ import (
 type Sched struct {
 	store  *Store
 	fleet  *Fleet
+	begun  core.Millis
 	names  map[string]string // of random ids
 	digest map[string]uint64 // of each part of the state
 }
@@ -45,8 +46,8 @@ type Actor struct {
 
 // NewSched schedules what happens on f and its store.
 func NewSched(f *Fleet) *Sched {
-	s := &Sched{store: f.store, fleet: f, names: map[string]string{}, digest: map[string]uint64{}}
-	s.look(&Actor{Name: "seed"})
+	s := &Sched{store: f.store, fleet: f, begun: core.MillisOf(time.Now()), names: map[string]string{}, digest: map[string]uint64{}}
+	s.look(&Actor{Name: "seed"}, "")
 	return s
 }
 
@@ -86,6 +87,9 @@ func (a *Actor) advance() {
 // Waits is the call that the actor is about to make, "" once it is over.
 func (a *Actor) Waits() string { return a.waits }
 
+// Begun reports whether the actor has come past its first call.
+func (a *Actor) Begun() bool { return a.over || len(a.process.Calls()) > 0 }
+
 // Over reports whether the actor has come to its end or was stopped.
 func (a *Actor) Over() bool { return a.over }
 
@@ -96,18 +100,21 @@ func (a *Actor) Close() { a.stop() }
 // its next one.
 func (s *Sched) Step(a *Actor, f Fault) {
 	call := a.waits
-	a.history = mix(a.history, maphash.String(seed, call), uint64(f), uint64(time.Now().UnixMilli()), s.seen(call))
+	a.history = mix(a.history, maphash.String(seed, call), uint64(f), s.now(), s.seen(call))
 	n := len(a.process.Calls()) + 1
 	a.plan[n] = f
 	a.advance()
 	delete(a.plan, n)
 	if !readsOnly(call) {
-		s.look(a)
+		s.look(a, call)
 	}
 	if a.over {
 		a.history = 0 // nothing remembers it any more
 	}
 }
+
+// now is the time since the schedule began, in milliseconds.
+func (s *Sched) now() uint64 { return uint64(core.MillisOf(time.Now()) - s.begun) }
 
 // kill ends a process as StopBefore does.
 func (p *Process) kill() {
@@ -117,24 +124,25 @@ func (p *Process) kill() {
 }
 
 // reads lists, for calls that change nothing, the parts of the state that decide
-// their answer; writes the same for calls that change something. A call in neither
-// is taken to depend on everything.
+// their answer; writes the parts that decide, or are changed by, other calls. A call
+// in neither is taken to have to do with everything.
 var (
 	reads = map[string][]string{
 		"read run": {"runs"}, "load runs": {"runs"}, "list detached": {"runs"}, "list due": {"runs"},
-		"list segments": {"runs", "segments"}, "read blob": {"blobs"},
+		"list segments": {"runs", "segments"}, "read blob": {"blobs"}, "read note": {"notes"}, "read cursor": {"cursors"},
 		"read sandbox": {"boxes"}, "read ledger row": {"rows"}, "list due sandboxes": {"boxes", "rows"},
 		"read control": {"control"}, "describe tasks": {"fleet"}, "list tasks": {"fleet"}, "probe": {"fleet"}, "page": {"fleet"},
 	}
 	writes = map[string][]string{
 		"run task": {"fleet"}, "stop task": {"fleet"}, "start agent": {"fleet"}, "terminate": {"fleet"},
-		"send reclaim jobs": {}, "audit": {}, "put blob": {"blobs"},
+		"send reclaim jobs": {}, "audit": {}, "put blob": {"blobs"}, "note": {"notes"}, "move cursor": {"cursors"}, "take budget": {"taken"},
 		"mark reclaiming": {"boxes"}, "unmark": {"boxes"}, "mark idle": {"boxes"},
 		"put intent": {"rows"}, "stop launch": {"rows"}, "close row": {"rows"}, "name task": {"rows"}, "postpone": {"rows"},
 		"create run": {"runs"}, "renew": {"runs"}, "detach": {"runs"}, "lapse": {"runs"}, "cancel due": {"runs"},
-		"attach": {"runs"}, "claim": {"runs"}, "release": {"runs"}, "append": {"runs"}, "finish": {"runs"},
+		"attach": {"runs"}, "claim": {"runs"}, "release": {"runs"}, "append": {"runs", "segments"}, "finish": {"runs"},
 		"interrupt": {"runs"}, "cancel": {"runs"}, "hint": {"runs"}, "reclaim done": {"runs"}, "reclaim later": {"runs"},
-		"name instance": {"runs"}, "hold": {"runs"}, "extend": {"runs"}, "freeze": {"control"}, "thaw": {"control"},
+		"name instance": {"runs"}, "hold": {"runs"}, "extend": {"runs"},
+		"freeze": {"control"}, "thaw": {"control"}, "set mode": {"control"}, "count ends": {"control"},
 	}
 )
 
@@ -147,6 +155,31 @@ func readsOnly(call string) bool {
 // ReadsOnly reports whether the call that a waits for changes nothing: losing its
 // answer is then the same as losing the call.
 func (a *Actor) ReadsOnly() bool { return readsOnly(a.waits) }
+
+// judged lists the parts on which, beside their answer, the rules depend that such a
+// call is judged by.
+var judged = map[string][]string{
+	"start agent": {"runs"}, "terminate": {"runs"}, "stop task": {"runs", "rows"},
+}
+
+// Conflict reports whether the order of two calls may matter: one changes what the
+// other changes or is answered from. Calls that are not known conflict with all.
+func Conflict(a, b string) bool {
+	if readsOnly(a) && readsOnly(b) {
+		return false
+	}
+	of, known := partsOf(a)
+	with, other := partsOf(b)
+	return !known || !other || slices.ContainsFunc(of, func(part string) bool { return slices.Contains(with, part) })
+}
+
+func partsOf(call string) ([]string, bool) {
+	parts, ok := reads[call]
+	if !ok {
+		parts, ok = writes[call]
+	}
+	return append(slices.Clip(parts), judged[call]...), ok
+}
 
 // seen is a digest of what decides the answer of a call.
 func (s *Sched) seen(call string) uint64 {
@@ -175,7 +208,7 @@ func (s *Sched) whole() uint64 {
 // Digest is the state: what the store and the cluster hold, the time, and where
 // each actor stands with what it has been told. extra is whatever else matters.
 func (s *Sched) Digest(actors []*Actor, extra ...uint64) uint64 {
-	sum := mix(s.whole(), uint64(time.Now().UnixMilli()))
+	sum := mix(s.whole(), s.now())
 	for _, a := range actors {
 		sum = mix(sum, a.history, maphash.String(seed, a.waits))
 	}
@@ -192,31 +225,39 @@ func mix(sum uint64, more ...uint64) uint64 {
 	return sum
 }
 
-// incidental are the parts of a store that decide nothing: bookkeeping of the fake.
-var incidental = []string{"Process", "t", "mu", "version", "lag", "runLog", "boxLog", "rowLog", "audit"}
+// incidental are the parts of a store that decide nothing: bookkeeping of the fake,
+// and the queue, which whoever schedules empties after each step.
+var incidental = []string{"Process", "t", "mu", "version", "lag", "runLog", "boxLog", "rowLog", "audit", "jobs"}
 
-// look takes the state's digest again after a step of a, part by part; ids that a
-// minted in it get their names.
-func (s *Sched) look(a *Actor) {
+// look takes the digest of those parts of the state that a call of a may have
+// changed; ids that a minted in it get their names.
+func (s *Sched) look(a *Actor, call string) {
+	touched, known := writes[call]
+	want := func(part string) bool { return !known || slices.Contains(touched, part) }
+	d := dumper{names: s.names, by: a, begun: s.begun}
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
-	d := dumper{names: s.names, by: a}
 	v := reflect.ValueOf(s.store).Elem()
 	for i := range v.NumField() {
-		if name := v.Type().Field(i).Name; !slices.Contains(incidental, name) {
+		if name := v.Type().Field(i).Name; !slices.Contains(incidental, name) && want(name) {
 			s.digest[name] = maphash.Bytes(seed, d.value(nil, v.Field(i)))
 		}
 	}
-	s.fleet.mu.Lock()
-	defer s.fleet.mu.Unlock()
-	s.digest["fleet"] = maphash.Bytes(seed, d.value(nil, reflect.ValueOf(s.fleet.tasks)))
+	if want("fleet") {
+		s.fleet.mu.Lock()
+		defer s.fleet.mu.Unlock()
+		s.digest["fleet"] = maphash.Bytes(seed, d.value(nil, reflect.ValueOf(s.fleet.tasks)))
+	}
 }
 
 // dumper writes values so that equal states have equal bytes.
 type dumper struct {
 	names map[string]string
 	by    *Actor
+	begun core.Millis // times are written as since then
 }
+
+var millis = reflect.TypeFor[core.Millis]()
 
 func (d *dumper) value(out []byte, v reflect.Value) []byte {
 	switch v.Kind() {
@@ -228,12 +269,18 @@ func (d *dumper) value(out []byte, v reflect.Value) []byte {
 		}
 		return append(out, 0)
 	case reflect.Int, reflect.Int64:
-		return binary.BigEndian.AppendUint64(out, uint64(v.Int()))
+		n := v.Int()
+		if n != 0 && v.Type() == millis {
+			n -= int64(d.begun)
+		}
+		return binary.BigEndian.AppendUint64(out, uint64(n))
+	case reflect.Uint64, reflect.Uintptr:
+		return binary.BigEndian.AppendUint64(out, v.Uint())
 	case reflect.Float64:
 		return fmt.Appendf(out, "%g", v.Float())
 	case reflect.Uint8:
 		return append(out, byte(v.Uint()))
-	case reflect.Pointer:
+	case reflect.Pointer, reflect.Interface:
 		if v.IsNil() {
 			return append(out, '-')
 		}
@@ -357,4 +404,11 @@ func (s *Sched) Hash(texts ...string) uint64 {
 		out = append(d.text(out, text), 0)
 	}
 	return maphash.Bytes(seed, out)
+}
+
+// Settings are the operator's, past every gate.
+func (s *Store) Settings() core.Control {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.control
 }
