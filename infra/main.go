@@ -6,8 +6,8 @@
 // Context: install (name of the installation, default "sandkeeper"), dist
 // (directory with <function>/bootstrap), sandboxImage (image of the sample task
 // definition), mode (observe or enforce, which holds until an operator sets one;
-// default observe, enforce in the local variant), local=true (the variant for an
-// engine on loopback).
+// default observe, enforce in the local variant), eventBus (name of the bus that hears
+// what becomes of runs), local=true (the variant for an engine on loopback).
 package main
 
 import (
@@ -31,6 +31,7 @@ func propsFrom(app awscdk.App) Props {
 	p := Props{
 		Install:      contextText(app, "install", names.Stack),
 		SandboxImage: contextText(app, "sandboxImage", "debian:stable-slim"),
+		EventBus:     contextText(app, "eventBus", "default"),
 	}
 	// The CLI passes context as text, CDK_CONTEXT_JSON as JSON.
 	switch v := app.Node().TryGetContext(new("local")).(type) {

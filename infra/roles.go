@@ -35,7 +35,11 @@ func (k *keeper) reapGrants(probe awslambda.Function) []grant {
 	}, {
 		actions: []string{"lambda:InvokeFunction"}, resources: []*string{probe.FunctionArn()},
 	}, {
-		actions: []string{"sqs:SendMessage"}, resources: []*string{k.queue.QueueArn()},
+		actions: []string{"sqs:SendMessage"}, resources: []*string{k.jobs.QueueArn(), k.shards.QueueArn()},
+	}, consumes(k.shards), {
+		// In its own name only: not even a fault of reap passes for another's event.
+		actions: []string{"events:PutEvents"}, resources: []*string{k.bus()},
+		conditions: map[string]any{"StringEquals": map[string]any{"events:source": new(names.SourceOwn)}},
 	}}
 }
 
@@ -66,12 +70,24 @@ func (k *keeper) reclaimGrants() []grant {
 		resources: []*string{k.sandboxes.TableArn()},
 	}, {
 		actions: []string{"ecs:DescribeTasks", "ecs:StopTask"}, resources: []*string{k.tasks()},
-	}, {
+	}, consumes(k.jobs)}
+}
+
+// consumes is what Lambda's poller does in the name of the function.
+func consumes(q queue) grant {
+	return grant{
 		actions: []string{
 			"sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage",
 		},
-		resources: []*string{k.queue.QueueArn()},
-	}}
+		resources: []*string{q.QueueArn()},
+	}
+}
+
+// bus is the bus for outbound events.
+func (k *keeper) bus() *string {
+	return k.FormatArn(&awscdk.ArnComponents{
+		Service: new("events"), Resource: new("event-bus"), ResourceName: &k.props.EventBus,
+	})
 }
 
 // tasks is every task of the installation's cluster.

@@ -27,6 +27,7 @@ type Props struct {
 	Dist         string // directory with <function>/bootstrap
 	SandboxImage string // image of the sample task definition
 	Mode         string // one of names.Values: holds until an operator sets a mode
+	EventBus     string // name of the bus for outbound events; the stack does not make it
 	// Local makes the variant for an engine on loopback: pinned to an account that
 	// no one owns, endpoints as parameters, task events from local Fargate.
 	Local bool
@@ -47,17 +48,21 @@ const loopback = `^http://(127\.0\.0\.1|localhost|\[::1\]|host\.docker\.internal
 // account's shared bucket for ExecuteCommand, StopTask and RunTask.
 const reclaimWorkers = 5
 
+// shardWorkers is how many shards are swept at a time, where one sweep is not enough:
+// they share the account's bucket for probes, so more of them would only wait.
+const shardWorkers = 4
+
 // keeper is the stack while it is put together.
 type keeper struct {
 	awscdk.Stack
-	props       Props
-	runs        awsdynamodb.TableV2
-	sandboxes   awsdynamodb.TableV2
-	checkpoints awsdynamodb.TableV2
-	bucket      awss3.Bucket
-	queue, dead awssqs.Queue
-	cluster     awsecs.Cluster
-	endpoints   map[names.Key]*string
+	props        Props
+	runs         awsdynamodb.TableV2
+	sandboxes    awsdynamodb.TableV2
+	checkpoints  awsdynamodb.TableV2
+	bucket       awss3.Bucket
+	jobs, shards queue
+	cluster      awsecs.Cluster
+	endpoints    map[names.Key]*string
 }
 
 // newStack makes the whole stack under app.
@@ -72,6 +77,7 @@ func newStack(app constructs.Construct, p Props) awscdk.Stack {
 	k := &keeper{Stack: awscdk.NewStack(app, &p.Install, props), props: p}
 	k.endpoints = k.localEndpoints()
 	k.stores()
+	k.queues()
 	network := k.network()
 	probe := k.probe()
 	reclaim := k.reclaim()
@@ -106,7 +112,7 @@ func (k *keeper) localEndpoints() map[names.Key]*string {
 	}
 }
 
-// stores makes what must outlive the stack, tables and bucket, and the queue.
+// stores makes what must outlive the stack: tables and bucket.
 func (k *keeper) stores() {
 	k.runs = table(k.Stack, names.Runs)
 	k.sandboxes = table(k.Stack, names.Sandboxes)
@@ -122,17 +128,63 @@ func (k *keeper) stores() {
 			AbortIncompleteMultipartUploadAfter: awscdk.Duration_Days(new(7.0)),
 		}},
 	})
-	k.dead = awssqs.NewQueue(k.Stack, new(names.ReclaimDead), &awssqs.QueueProps{
+}
+
+// queue is a queue with its dead letters and how it is consumed.
+type queue struct {
+	awssqs.Queue
+	dead awssqs.Queue
+	spec queueSpec
+}
+
+// queues makes the queue of reclaim jobs and that of shards to sweep.
+func (k *keeper) queues() {
+	limits := core.DefaultLimits
+	k.jobs = k.queue(names.ReclaimJobs, names.ReclaimDead, queueSpec{
+		timeout: limits.ReclaimTimeout, keep: 4 * 24 * time.Hour, receives: 5, batch: 10, workers: reclaimWorkers,
+	})
+	// A shard is swept again by the next tick anyway: what has waited for an hour is
+	// worth nothing, and only what fails each time is kept, as evidence.
+	k.shards = k.queue(names.SweepShards, names.SweepDead, queueSpec{
+		// A shard a time: each has the whole of a sweep's time.
+		timeout: limits.SweepTimeout, keep: time.Hour, receives: 3, batch: 1, workers: shardWorkers,
+	})
+}
+
+// queueSpec is what distinguishes one queue from another.
+type queueSpec struct {
+	timeout  time.Duration // of the function that consumes it
+	keep     time.Duration // how long a message may wait
+	receives float64       // before a message is a dead letter
+	batch    float64       // messages an invocation
+	workers  float64       // invocations at a time
+}
+
+func (k *keeper) queue(id, dead string, spec queueSpec) queue {
+	letters := awssqs.NewQueue(k.Stack, &dead, &awssqs.QueueProps{
 		EnforceSSL:      new(true),
 		RetentionPeriod: awscdk.Duration_Days(new(14.0)),
 	})
-	k.queue = awssqs.NewQueue(k.Stack, new(names.ReclaimJobs), &awssqs.QueueProps{
+	return queue{dead: letters, spec: spec, Queue: awssqs.NewQueue(k.Stack, &id, &awssqs.QueueProps{
 		EnforceSSL: new(true),
 		// Six times the consumer's timeout: a batch that is still being worked on
 		// must not be handed out again.
-		VisibilityTimeout: duration(6 * core.DefaultLimits.ReclaimTimeout),
-		RetentionPeriod:   awscdk.Duration_Days(new(4.0)),
-		DeadLetterQueue:   &awssqs.DeadLetterQueue{Queue: k.dead, MaxReceiveCount: new(5.0)},
+		VisibilityTimeout: duration(6 * spec.timeout),
+		RetentionPeriod:   duration(spec.keep),
+		DeadLetterQueue:   &awssqs.DeadLetterQueue{Queue: letters, MaxReceiveCount: &spec.receives},
+	})}
+}
+
+// consume feeds a queue's messages to a function.
+func (k *keeper) consume(id string, q queue, f awslambda.Function) {
+	awslambda.NewEventSourceMapping(k.Stack, &id, &awslambda.EventSourceMappingProps{
+		Target:         f,
+		EventSourceArn: q.QueueArn(),
+		BatchSize:      &q.spec.batch,
+		// One poisoned message must not bring nine others back.
+		ReportBatchItemFailures: new(true),
+		// Not reserved concurrency: throttled pollers use up the receive count.
+		MaxConcurrency: &q.spec.workers,
 	})
 }
 
@@ -227,20 +279,12 @@ func (k *keeper) reclaim() awslambda.Function {
 		local:  k.endpoints,
 		grants: k.reclaimGrants(),
 	})
-	awslambda.NewEventSourceMapping(k.Stack, new("reclaim-source"), &awslambda.EventSourceMappingProps{
-		Target:         f,
-		EventSourceArn: k.queue.QueueArn(),
-		BatchSize:      new(10.0),
-		// One poisoned message must not bring nine others back.
-		ReportBatchItemFailures: new(true),
-		// Not reserved concurrency: throttled pollers use up the receive count.
-		MaxConcurrency: new(float64(reclaimWorkers)),
-	})
+	k.consume("reclaim-source", k.jobs, f)
 	return f
 }
 
 func (k *keeper) reap(probe awslambda.Function) awslambda.Function {
-	return function(k.Stack, k.props, functionSpec{
+	f := function(k.Stack, k.props, functionSpec{
 		name:     names.Reap,
 		about:    "Finds detached runs whose agents ended, finishes them, hands their sandboxes to reclaim",
 		timeout:  core.DefaultLimits.SweepTimeout,
@@ -250,7 +294,9 @@ func (k *keeper) reap(probe awslambda.Function) awslambda.Function {
 			names.SandboxesTable: k.sandboxes.TableName(),
 			names.LogBucket:      k.bucket.BucketName(),
 			names.Cluster:        k.cluster.ClusterArn(),
-			names.ReclaimQueue:   k.queue.QueueUrl(),
+			names.ReclaimQueue:   k.jobs.QueueUrl(),
+			names.ShardQueue:     k.shards.QueueUrl(),
+			names.EventBus:       &k.props.EventBus,
 			names.ProbeFunction:  probe.FunctionName(),
 			names.Install:        &k.props.Install,
 			names.Mode:           &k.props.Mode,
@@ -259,6 +305,8 @@ func (k *keeper) reap(probe awslambda.Function) awslambda.Function {
 		grants:   k.reapGrants(probe),
 		dropLate: true, // a missed tick is worthless a minute later
 	})
+	k.consume("reap-source", k.shards, f)
+	return f
 }
 
 // schedule fires reap once a minute. A tick that could not be delivered is
@@ -317,8 +365,11 @@ func (k *keeper) outputs(more map[names.Output]*string) {
 		names.OutSandboxesTable:  k.sandboxes.TableName(),
 		names.OutCheckpoints:     k.checkpoints.TableName(),
 		names.OutBucket:          k.bucket.BucketName(),
-		names.OutReclaimQueue:    k.queue.QueueUrl(),
-		names.OutDeadLetterQueue: k.dead.QueueUrl(),
+		names.OutReclaimQueue:    k.jobs.QueueUrl(),
+		names.OutDeadLetterQueue: k.jobs.dead.QueueUrl(),
+		names.OutShardQueue:      k.shards.QueueUrl(),
+		names.OutShardDead:       k.shards.dead.QueueUrl(),
+		names.OutEventBus:        &k.props.EventBus,
 		names.OutCluster:         k.cluster.ClusterArn(),
 		names.OutInstall:         &k.props.Install,
 		names.OutMode:            &k.props.Mode,

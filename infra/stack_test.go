@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/md5"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -245,26 +246,64 @@ func TestOnlyTLS(t *testing.T) {
 	}
 }
 
-func TestReclaimQueue(t *testing.T) {
-	queue := production.one(t, "AWS::SQS::Queue", names.ReclaimJobs)
-	function := production.one(t, "AWS::Lambda::Function", string(names.Reclaim))
-	visible, _ := queue.Properties["VisibilityTimeout"].(float64)
-	timeout, _ := function.Properties["Timeout"].(float64)
-	if timeout == 0 || visible < 6*timeout {
-		t.Errorf("visibility timeout is %v s, the function may take %v s: want at least six times that", visible, timeout)
+func TestQueues(t *testing.T) {
+	const day = 24 * 60 * 60
+	tests := []struct {
+		queue, dead, source string
+		function            names.Function
+		keep, receives      int
+		batch, workers      int
+	}{
+		{names.ReclaimJobs, names.ReclaimDead, "reclaim-source", names.Reclaim, 4 * day, 5, 10, reclaimWorkers},
+		{names.SweepShards, names.SweepDead, "reap-source", names.Reap, day / 24, 3, 1, shardWorkers},
 	}
-	same(t, "receives before the dead letters", at(queue.Properties, "RedrivePolicy", "maxReceiveCount"), 5)
-	dead := production.one(t, "AWS::SQS::Queue", names.ReclaimDead)
-	same(t, "retention of dead letters", dead.Properties["MessageRetentionPeriod"], 14*24*60*60)
-	for id, r := range production.all(t, "AWS::SQS::Queue") {
-		if readable(id) != readable(names.ReclaimDead) && r.Properties["RedrivePolicy"] == nil {
-			t.Errorf("%s has no dead-letter queue", id)
-		}
+	if n := len(production.all(t, "AWS::SQS::Queue")); n != 2*len(tests) {
+		t.Errorf("%d queues, want %d", n, 2*len(tests))
 	}
-	source := production.one(t, "AWS::Lambda::EventSourceMapping", "reclaim-source")
-	same(t, "responses", source.Properties["FunctionResponseTypes"], []string{"ReportBatchItemFailures"})
-	same(t, "batch size", source.Properties["BatchSize"], 10)
-	same(t, "concurrency", at(source.Properties, "ScalingConfig", "MaximumConcurrency"), reclaimWorkers)
+	for _, test := range tests {
+		t.Run(test.queue, func(t *testing.T) {
+			queue := production.one(t, "AWS::SQS::Queue", test.queue)
+			function := production.one(t, "AWS::Lambda::Function", string(test.function))
+			visible, _ := queue.Properties["VisibilityTimeout"].(float64)
+			timeout, _ := function.Properties["Timeout"].(float64)
+			if timeout == 0 || visible < 6*timeout {
+				t.Errorf("visibility timeout is %v s, the function may take %v s: want at least six times that", visible, timeout)
+			}
+			keep, _ := queue.Properties["MessageRetentionPeriod"].(float64)
+			same(t, "retention", keep, test.keep)
+			if keep < visible*float64(test.receives) {
+				t.Errorf("a message is dropped after %v s, before %d receives of %v s: it can be no dead letter", keep, test.receives, visible)
+			}
+			same(t, "receives before the dead letters", at(queue.Properties, "RedrivePolicy", "maxReceiveCount"), test.receives)
+			same(t, "dead letters", flat(at(queue.Properties, "RedrivePolicy", "deadLetterTargetArn")), readable(test.dead)+".Arn")
+			dead := production.one(t, "AWS::SQS::Queue", test.dead)
+			same(t, "retention of dead letters", dead.Properties["MessageRetentionPeriod"], 14*day)
+			source := production.one(t, "AWS::Lambda::EventSourceMapping", test.source)
+			same(t, "function", flat(source.Properties["FunctionName"]), string(test.function))
+			same(t, "source", flat(source.Properties["EventSourceArn"]), readable(test.queue)+".Arn")
+			same(t, "responses", source.Properties["FunctionResponseTypes"], []string{"ReportBatchItemFailures"})
+			same(t, "batch size", source.Properties["BatchSize"], test.batch)
+			same(t, "concurrency", at(source.Properties, "ScalingConfig", "MaximumConcurrency"), test.workers)
+		})
+	}
+}
+
+func TestContextChoosesTheBus(t *testing.T) {
+	dir := t.TempDir()
+	for _, f := range names.Functions {
+		writeBinary(dir, f)
+	}
+	of := synthesize(t.TempDir(), dir, map[string]any{"eventBus": "others"})
+	env := at(of.one(t, "AWS::Lambda::Function", string(names.Reap)).Properties, "Environment", "Variables")
+	same(t, "bus", at(env, string(names.EventBus)), "others")
+	may := grants(t, of.one(t, "AWS::IAM::Role", "reap-role"))
+	if !slices.ContainsFunc(may, func(line string) bool {
+		return strings.HasPrefix(line, "events:PutEvents ") && strings.Contains(line, ":event-bus/others if ")
+	}) {
+		t.Errorf("reap may %q", may)
+	}
+	same(t, "events of the stack without context", at(production.one(t, "AWS::Lambda::Function", string(names.Reap)).Properties,
+		"Environment", "Variables", string(names.EventBus)), "default")
 }
 
 // TestATickIsTriedOnce: a tick is worthless a minute later, at each of its hops.
@@ -346,6 +385,17 @@ func TestEventsAreWhatTheStackSends(t *testing.T) {
 	same(t, "source of the task event", []any{stopped["source"]}, at(pattern, "source"))
 	same(t, "detail type of the task event", []any{stopped["detail-type"]}, at(pattern, "detail-type"))
 	same(t, "status of the task event", []any{at(stopped, "detail", "lastStatus")}, at(pattern, "detail", "lastStatus"))
+	for file, queue := range map[string]string{"reclaim.json": names.ReclaimJobs, "reap-shards.json": names.SweepShards} {
+		var batch properties
+		event(t, file, &batch)
+		for _, record := range batch["Records"].([]any) {
+			if arn := flat(at(record, "eventSourceARN")); !strings.HasSuffix(arn, "-"+queue) {
+				t.Errorf("%s comes from %s, want the queue %s", file, arn, queue)
+			}
+			body := flat(at(record, "body"))
+			same(t, file+" digest", at(record, "md5OfBody"), fmt.Sprintf("%x", md5.Sum([]byte(body))))
+		}
+	}
 }
 
 func event(t *testing.T, file string, into any) {
@@ -417,7 +467,10 @@ var ships = map[string][]string{
 		"lambda:InvokeFunction probe.Arn",
 		"logs:CreateLogStream reaplogs.Arn", "logs:PutLogEvents reaplogs.Arn",
 		"s3:GetObject logs.Arn/*/logs/*", "s3:GetObjectVersion logs.Arn/*/logs/*", "s3:PutObject logs.Arn/*/logs/*",
-		"sqs:SendMessage reclaimjobs.Arn",
+		"events:PutEvents arn:AWS::Partition:events:AWS::Region:AWS::AccountId:event-bus/default if StringEquals events:source sandkeeper",
+		"sqs:ChangeMessageVisibility sweepshards.Arn", "sqs:DeleteMessage sweepshards.Arn",
+		"sqs:GetQueueAttributes sweepshards.Arn", "sqs:ReceiveMessage sweepshards.Arn",
+		"sqs:SendMessage reclaimjobs.Arn", "sqs:SendMessage sweepshards.Arn",
 	},
 	"probe-role": {
 		"dynamodb:GetItem sandboxes.Arn",
@@ -560,6 +613,7 @@ func TestOutputs(t *testing.T) {
 		names.OutRunsTable, names.OutSandboxesTable, names.OutCheckpoints, names.OutBucket, names.OutReclaimQueue,
 		names.OutDeadLetterQueue, names.OutCluster, names.OutTaskDefinition, names.OutReapFunction,
 		names.OutProbeFunction, names.OutReclaimFunction, names.OutSubnets, names.OutSecurityGroup, names.OutInstall, names.OutMode,
+		names.OutShardQueue, names.OutShardDead, names.OutEventBus,
 	} {
 		if production.Outputs[string(output)] == nil {
 			t.Errorf("no output %s", output)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -21,21 +22,40 @@ type sweeper interface {
 
 var _ sweeper = (*core.Sweep)(nil)
 
-type handler struct{ sweep sweeper }
+type handler struct {
+	sweep sweeper
+	log   *slog.Logger
+}
 
 // envelope is what tells one event from another.
 type envelope struct {
-	Source     string `json:"source"`
-	DetailType string `json:"detail-type"`
+	Source     string          `json:"source"`
+	DetailType string          `json:"detail-type"`
+	Records    json.RawMessage `json:"Records"`
 }
 
-func (h handler) handle(ctx context.Context, event json.RawMessage) (core.SweepReport, error) {
+// handle answers messages with those that have to come again, and any other event
+// with the report of what it led to.
+func (h handler) handle(ctx context.Context, event json.RawMessage) (any, error) {
 	var e envelope
 	if err := json.Unmarshal(event, &e); err != nil {
-		return core.SweepReport{}, fmt.Errorf("reap: want a JSON object, got %.80q: %w", event, err)
+		return nil, fmt.Errorf("reap: want a JSON object, got %.80q: %w", event, err)
 	}
+	if e.Records != nil {
+		return h.shards(ctx, event)
+	}
+	report, err := h.look(ctx, e, event)
+	if err != nil {
+		return nil, err
+	}
+	h.tell(ctx, e, report)
+	return report, nil
+}
+
+// look sweeps what an event is about.
+func (h handler) look(ctx context.Context, e envelope, event json.RawMessage) (core.SweepReport, error) {
 	switch {
-	case e.Source == names.SourceSchedule:
+	case e.Source == names.SourceSchedule && e.DetailType == names.DetailScheduleTick:
 		return h.sweep.Run(ctx, core.SweepRequest{})
 	case e.DetailType == names.DetailTaskState && slices.Contains([]string{names.SourceECS, names.SourceLocalECS}, e.Source):
 		task, err := stoppedTask(event)
@@ -50,13 +70,20 @@ func (h handler) handle(ctx context.Context, event json.RawMessage) (core.SweepR
 		}
 		return h.sweep.Nudged(ctx, key)
 	case e.Source != "" || e.DetailType != "":
-		return core.SweepReport{}, fmt.Errorf("reap: want a tick, a stopped task, a nudge or a request, got source %q with %q", e.Source, e.DetailType)
+		return core.SweepReport{}, fmt.Errorf("reap: want a tick, a stopped task, a nudge, messages or a request, got source %q with %q", e.Source, e.DetailType)
 	}
 	request, err := operatorRequest(event)
 	if err != nil {
 		return core.SweepReport{}, err
 	}
 	return h.sweep.Run(ctx, request)
+}
+
+// tell logs what an event led to: the sweep logs its own work, but one that handed
+// everything on, or had nothing to do, has none.
+func (h handler) tell(ctx context.Context, e envelope, r core.SweepReport) {
+	h.log.InfoContext(ctx, "reap", "source", e.Source, "detailType", e.DetailType, "considered", r.Considered,
+		"probed", r.Probed, "fannedOut", r.FannedOut, "oldestLap", r.OldestLap, "errors", len(r.Errors))
 }
 
 // stoppedTask reads an ECS task state change.

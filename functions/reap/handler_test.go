@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"os"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/aws/aws-lambda-go/events"
 	"github.com/sandkeeper/sandkeeper/internal/core"
 )
 
@@ -17,11 +19,19 @@ type recorder struct {
 	requests []core.SweepRequest
 	stopped  []core.StoppedTask
 	nudged   []core.RunKey
+	fail     map[int]error // by shard
 }
+
+func (r *recorder) calls() int { return len(r.requests) + len(r.stopped) + len(r.nudged) }
 
 func (r *recorder) Run(_ context.Context, q core.SweepRequest) (core.SweepReport, error) {
 	r.requests = append(r.requests, q)
-	return core.SweepReport{Considered: 1}, nil
+	for _, shard := range q.Shards {
+		if err := r.fail[shard]; err != nil {
+			return core.SweepReport{}, err
+		}
+	}
+	return core.SweepReport{Considered: 1, FannedOut: 8}, nil
 }
 
 func (r *recorder) TaskStopped(_ context.Context, task core.StoppedTask) (core.SweepReport, error) {
@@ -33,6 +43,9 @@ func (r *recorder) Nudged(_ context.Context, key core.RunKey) (core.SweepReport,
 	r.nudged = append(r.nudged, key)
 	return core.SweepReport{Considered: 3}, nil
 }
+
+// quiet is a handler whose log nobody reads.
+func quiet(s sweeper) handler { return handler{s, slog.New(slog.DiscardHandler)} }
 
 func sample(t *testing.T, name string) json.RawMessage {
 	t.Helper()
@@ -58,8 +71,12 @@ func TestEachTriggerReachesTheSweep(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			var got recorder
-			if _, err := (handler{&got}).handle(t.Context(), c.event); err != nil {
+			answer, err := quiet(&got).handle(t.Context(), c.event)
+			if err != nil {
 				t.Fatal(err)
+			}
+			if report, ok := answer.(core.SweepReport); !ok || report.Considered == 0 {
+				t.Errorf("answered %+v, want the sweep's report", answer)
 			}
 			if !reflect.DeepEqual(got, c.want) {
 				t.Errorf("asked %+v, want %+v", got, c.want)
@@ -72,7 +89,7 @@ func TestAStoppedTaskIsReadFromItsEvent(t *testing.T) {
 	for _, source := range []string{"aws.ecs", "local.ecs"} {
 		var got recorder
 		event := strings.Replace(string(sample(t, "reap-task-stopped.json")), `"aws.ecs"`, `"`+source+`"`, 1)
-		if _, err := (handler{&got}).handle(t.Context(), json.RawMessage(event)); err != nil {
+		if _, err := quiet(&got).handle(t.Context(), json.RawMessage(event)); err != nil {
 			t.Fatal(err)
 		}
 		if len(got.stopped) != 1 || len(got.requests) != 0 {
@@ -87,30 +104,31 @@ func TestAStoppedTaskIsReadFromItsEvent(t *testing.T) {
 
 func TestAMalformedEventIsOneClearErrorAndNoWork(t *testing.T) {
 	cases := map[string]struct{ event, want string }{
-		"no object":              {`[1]`, "want a JSON object"},
-		"nothing":                {``, "want a JSON object"},
-		"neither":                {`{}`, "want a mode, runs or shards, got none of them"},
-		"both":                   {`{"runs":[{"tenant":"a","run":"b"}],"shards":[1]}`, "want runs or shards, got both"},
-		"mode that is none":      {`{"mode":"nuke"}`, "want sweep, plan or apply"},
-		"apply without a plan":   {`{"mode":"apply"}`, "want entries with mode apply"},
-		"nudge without a run":    {`{"source":"sandkeeper.nudge","detail":{"tenant":"a"}}`, "want a tenant and a run"},
-		"nudge with more":        {`{"source":"sandkeeper.nudge","detail":{"tenant":"a","run":"b"},"kill":true}`, "unknown field"},
-		"unknown member":         {`{"run":"b"}`, `unknown field "run"`},
-		"run without tenant":     {`{"runs":[{"run":"b"}]}`, "want a tenant and a run"},
-		"shard out of range":     {`{"shards":[8]}`, "want numbers from 0 to 7, got 8"},
-		"shard of wrong type":    {`{"shards":["0"]}`, "cannot unmarshal string"},
-		"foreign event":          {`{"source":"aws.s3","detail-type":"Object Created"}`, `got source "aws.s3"`},
-		"task that did not stop": {`{"source":"aws.ecs","detail-type":"ECS Task State Change","detail":{"taskArn":"x","lastStatus":"RUNNING"}}`, "lastStatus STOPPED"},
-		"task without an ARN":    {`{"source":"aws.ecs","detail-type":"ECS Task State Change","detail":{"lastStatus":"STOPPED"}}`, "want a taskArn"},
+		"no object":                {`[1]`, "want a JSON object"},
+		"nothing":                  {``, "want a JSON object"},
+		"neither":                  {`{}`, "want a mode, runs or shards, got none of them"},
+		"both":                     {`{"runs":[{"tenant":"a","run":"b"}],"shards":[1]}`, "want runs or shards, got both"},
+		"mode that is none":        {`{"mode":"nuke"}`, "want sweep, plan or apply"},
+		"apply without a plan":     {`{"mode":"apply"}`, "want entries with mode apply"},
+		"nudge without a run":      {`{"source":"sandkeeper.nudge","detail":{"tenant":"a"}}`, "want a tenant and a run"},
+		"nudge with more":          {`{"source":"sandkeeper.nudge","detail":{"tenant":"a","run":"b"},"kill":true}`, "unknown field"},
+		"unknown member":           {`{"run":"b"}`, `unknown field "run"`},
+		"run without tenant":       {`{"runs":[{"run":"b"}]}`, "want a tenant and a run"},
+		"shard out of range":       {`{"shards":[8]}`, "want numbers from 0 to 7, got 8"},
+		"shard of wrong type":      {`{"shards":["0"]}`, "cannot unmarshal string"},
+		"schedule of another kind": {`{"source":"sandkeeper.schedule","detail-type":"Weekly"}`, `with "Weekly"`},
+		"foreign event":            {`{"source":"aws.s3","detail-type":"Object Created"}`, `got source "aws.s3"`},
+		"task that did not stop":   {`{"source":"aws.ecs","detail-type":"ECS Task State Change","detail":{"taskArn":"x","lastStatus":"RUNNING"}}`, "lastStatus STOPPED"},
+		"task without an ARN":      {`{"source":"aws.ecs","detail-type":"ECS Task State Change","detail":{"lastStatus":"STOPPED"}}`, "want a taskArn"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			var got recorder
-			_, err := (handler{&got}).handle(t.Context(), json.RawMessage(c.event))
+			_, err := quiet(&got).handle(t.Context(), json.RawMessage(c.event))
 			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error %v, want one line with %q", err, c.want)
 			}
-			if len(got.requests)+len(got.stopped)+len(got.nudged) != 0 {
+			if got.calls() != 0 {
 				t.Errorf("asked %+v", got)
 			}
 		})
@@ -118,14 +136,21 @@ func TestAMalformedEventIsOneClearErrorAndNoWork(t *testing.T) {
 }
 
 func FuzzEvent(f *testing.F) {
-	f.Add([]byte(`{"source":"sandkeeper.schedule"}`))
+	f.Add([]byte(`{"source":"sandkeeper.schedule","detail-type":"Tick"}`))
+	f.Add([]byte(`{"Records":[{"messageId":"m","eventSource":"aws:sqs","body":"{\"shards\":[1]}"}]}`))
 	f.Add([]byte(`{"runs":[{"tenant":"a","run":"b"}]}`))
 	f.Add([]byte(`{"source":"aws.ecs","detail-type":"ECS Task State Change","detail":{"taskArn":"x","lastStatus":"STOPPED"}}`))
 	f.Fuzz(func(t *testing.T, event []byte) {
 		var got recorder
-		_, err := (handler{&got}).handle(t.Context(), event)
-		if asked := len(got.requests) + len(got.stopped) + len(got.nudged); (err == nil) != (asked == 1) {
-			t.Errorf("error %v, and %d calls", err, asked)
+		answer, err := quiet(&got).handle(t.Context(), event)
+		if batch, ok := answer.(events.SQSEventResponse); ok && err == nil {
+			if len(batch.BatchItemFailures)+got.calls() == 0 {
+				t.Error("messages were answered, and none was swept or failed")
+			}
+			return
+		}
+		if (err == nil) != (got.calls() == 1) {
+			t.Errorf("error %v, and %d calls", err, got.calls())
 		}
 	})
 }

@@ -51,6 +51,7 @@ func TestDeploy(t *testing.T) {
 		names.OutRunsTable, names.OutSandboxesTable, names.OutCheckpoints, names.OutBucket, names.OutReclaimQueue,
 		names.OutDeadLetterQueue, names.OutCluster, names.OutTaskDefinition, names.OutReapFunction,
 		names.OutProbeFunction, names.OutReclaimFunction, names.OutSubnets, names.OutSecurityGroup, names.OutInstall, names.OutMode,
+		names.OutShardQueue, names.OutShardDead, names.OutEventBus,
 	} {
 		if outputs[output] == "" {
 			t.Errorf("no output %s", output)
@@ -87,6 +88,7 @@ func TestDeploy(t *testing.T) {
 	if *container.Name != names.AgentContainer || !*container.LinuxParameters.InitProcessEnabled {
 		t.Errorf("local Fargate has container %s with init process %v", *container.Name, *container.LinuxParameters.InitProcessEnabled)
 	}
+	checkShards(t, e, outputs)
 }
 
 func TestDeployRefusesAForeignECS(t *testing.T) {

@@ -29,6 +29,8 @@ const (
 	LogBucket      Key = "LOG_BUCKET"        // name of the bucket for logs
 	Cluster        Key = "CLUSTER_ARN"       // ARN of the ECS cluster of the sandboxes
 	ReclaimQueue   Key = "RECLAIM_QUEUE_URL" // URL of the reclaim queue
+	ShardQueue     Key = "SHARD_QUEUE_URL"   // URL of the queue of shards to sweep
+	EventBus       Key = "EVENT_BUS"         // name of the bus for outbound events
 	ProbeFunction  Key = "PROBE_FUNCTION"    // name of the probe function
 	Install        Key = "INSTALL"           // name of this installation; startedBy at ECS is <install>/<instanceId>
 	Mode           Key = "MODE"              // the mode that holds until an operator sets one
@@ -47,7 +49,7 @@ var Values = map[Key][]string{Mode: {ModeObserve, ModeEnforce}}
 // Env lists for each function exactly the variables it reads. The stack refuses
 // to synthesize with more or fewer, the function refuses to start with fewer.
 var Env = map[Function][]Key{
-	Reap:    {RunsTable, SandboxesTable, LogBucket, Cluster, ReclaimQueue, ProbeFunction, Install, Mode},
+	Reap:    {RunsTable, SandboxesTable, LogBucket, Cluster, ReclaimQueue, ShardQueue, EventBus, ProbeFunction, Install, Mode},
 	Probe:   {SandboxesTable},
 	Reclaim: {RunsTable, SandboxesTable, Mode},
 }
@@ -76,6 +78,9 @@ const (
 	OutBucket          Output = "LogBucket"
 	OutReclaimQueue    Output = "ReclaimQueueUrl"
 	OutDeadLetterQueue Output = "ReclaimDeadLetterQueueUrl"
+	OutShardQueue      Output = "ShardQueueUrl"
+	OutShardDead       Output = "ShardDeadLetterQueueUrl"
+	OutEventBus        Output = "EventBus" // name of the bus for outbound events
 	OutCluster         Output = "ClusterArn"
 	OutTaskDefinition  Output = "TaskDefinitionArn"
 	OutReapFunction    Output = "ReapFunction"
@@ -94,6 +99,8 @@ const (
 	TickSchedule   = "tick"         // last part of the schedule's name
 	ReclaimJobs    = "reclaim-jobs" // last part of the queue's name
 	ReclaimDead    = "reclaim-dead-letters"
+	SweepShards    = "sweep-shards" // last part of the queue's name
+	SweepDead      = "sweep-dead-letters"
 	AgentContainer = "agent"   // container of the sample task definition
 	SandboxFamily  = "sandbox" // last part of the sample task definition's family
 	LogsPrefix     = "logs"    // second part of a log object's key: <tenant>/logs/<run>/…

@@ -1,0 +1,64 @@
+package engine_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/engine"
+	"github.com/sandkeeper/sandkeeper/internal/names"
+	"github.com/sandkeeper/sandkeeper/internal/sqsout"
+)
+
+// checkShards sends every shard of an empty installation, and a message that is none,
+// through the deployed queue: the shards are swept, the other stays.
+func checkShards(t *testing.T, e *engine.Engine, outputs engine.Outputs) {
+	t.Helper()
+	queues, url := sqs.NewFromConfig(e.Config()), outputs[names.OutShardQueue]
+	shards := make([]int, core.Shards)
+	for i := range shards {
+		shards[i] = i
+	}
+	if err := sqsout.NewShards(queues, url).SendShards(t.Context(), shards); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := queues.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &url, MessageBody: new(`{"shards":[99]}`)}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		// A message under way is hidden; one that failed stays hidden until it may come again.
+		waiting, hidden := depth(t, queues, url)
+		if waiting == 0 && hidden == 1 {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("%d messages wait and %d are under way, want the one alone that is no shard", waiting, hidden)
+		}
+	}
+}
+
+// depth is how many messages of a queue wait, and how many were handed out.
+func depth(t *testing.T, queues *sqs.Client, url string) (waiting, hidden int) {
+	t.Helper()
+	names := []types.QueueAttributeName{types.QueueAttributeNameApproximateNumberOfMessages, types.QueueAttributeNameApproximateNumberOfMessagesNotVisible}
+	out, err := queues.GetQueueAttributes(t.Context(), &sqs.GetQueueAttributesInput{QueueUrl: &url, AttributeNames: names})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, into := range []*int{&waiting, &hidden} {
+		if *into, err = strconv.Atoi(out.Attributes[string(names[i])]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return waiting, hidden
+}
