@@ -144,6 +144,8 @@ func judge(r Run, e evidence, now Millis, p policy) decision {
 		return decision{act: actConclude, reason: EndLost, why: describe(e.task)}
 	case e.allMissing:
 		return decision{act: actLeave, outcome: Unknown, healing: Configuration, why: "all-tasks-missing"}
+	case e.task.Life == TaskUnknown && e.task.Reason != "":
+		return decision{act: actLeave, outcome: Unknown, healing: Configuration, why: "task-refused"}
 	case e.task.Life == TaskUnknown, e.task.Life == TaskMissing:
 		return decision{act: actLeave, outcome: Unknown, healing: Retry, why: "task-" + string(cmp.Or(e.task.Life, "unknown"))}
 	case e.task.Life == TaskLeaving:

@@ -119,6 +119,7 @@ func TestDecide(t *testing.T) {
 			want: core.Producing, asked: true},
 		{what: "a task on its way out is left to go", task: core.Task{Life: core.TaskLeaving}, want: core.Unknown, why: "task-leaving"},
 		{what: "a task of which ECS says nothing is unknown", task: core.Task{ARN: "silent"}, want: core.Unknown, why: "task-unknown"},
+		{what: "a task whose name ECS refuses is a fault of configuration", task: core.Task{ARN: "malformed", Reason: "taskId length should be one of [32,36]"}, want: core.Unknown, why: "task-refused"},
 		{what: "a task that ECS does not know yet is unknown", task: core.Task{Life: core.TaskMissing}, want: core.Unknown, why: "task-missing"},
 		{what: "an expired run whose task is gone has expired", run: expiredRun, task: core.Task{Life: core.TaskGone}, want: core.Expired},
 

@@ -105,7 +105,7 @@ func (s *Sweep) describeBatch(ctx context.Context, cluster string, runs []Run, b
 	present := false
 	for _, t := range tasks {
 		byARN[t.ARN] = t
-		present = present || t.Life != TaskMissing
+		present = present || t.Life != TaskMissing && t.Life != TaskUnknown
 	}
 	allMissing := !present && len(arns) > 1
 	for _, i := range batch {

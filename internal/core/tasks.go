@@ -37,7 +37,8 @@ type Task struct {
 // TaskDescriber asks ECS about tasks.
 type TaskDescriber interface {
 	// Describe answers for each ARN, at most 100 of one cluster; those that ECS does
-	// not know come back missing. An answer that is not whole is an error.
+	// not know come back missing, and one that it refuses to read unknown, with the
+	// reason. An answer that is not whole is an error.
 	Describe(ctx context.Context, cluster string, arns []string) ([]Task, error)
 	// StartedBy lists the ARNs of the tasks, pending and running, that were started
 	// under that name, all pages.
