@@ -11,6 +11,7 @@ import (
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsecs"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsevents"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awseventstargets"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsiam"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awss3"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsscheduler"
@@ -82,7 +83,7 @@ func newStack(app constructs.Construct, p Props) awscdk.Stack {
 	probe := k.probe()
 	reclaim := k.reclaim()
 	reap := k.reap(probe)
-	k.schedule(reap)
+	k.schedules(reap)
 	k.taskEvents(reap)
 	k.outputs(map[names.Output]*string{
 		names.OutReapFunction:    reap.FunctionName(),
@@ -309,23 +310,46 @@ func (k *keeper) reap(probe awslambda.Function) awslambda.Function {
 	return f
 }
 
-// schedule fires reap once a minute. A tick that could not be delivered is
-// dropped: the next one sees everything it would have seen.
-func (k *keeper) schedule(reap awslambda.Function) {
-	invoke := role(k.Stack, "tick-role", "scheduler.amazonaws.com", []grant{{
+// timetable is what distinguishes one schedule from another.
+type timetable struct {
+	name, detailType, about string
+	when                    awsscheduler.ScheduleExpression
+	retries                 float64       // of the delivery to Lambda, which tries the function once
+	within                  time.Duration // until when a delivery is worth something
+}
+
+// schedules fire reap once a minute, and once a day for what looks at everything. A
+// tick that could not be delivered is dropped: the next one sees all that it would
+// have seen.
+func (k *keeper) schedules(reap awslambda.Function) {
+	invoke := role(k.Stack, "schedule-role", "scheduler.amazonaws.com", []grant{{
 		actions: []string{"lambda:InvokeFunction"}, resources: []*string{reap.FunctionArn()},
-	}})
-	awsscheduler.NewSchedule(k.Stack, new(names.TickSchedule), &awsscheduler.ScheduleProps{
-		ScheduleName: join(k.props.Install, "-", names.TickSchedule),
-		Description:  new("One sweep a minute"),
-		Schedule:     awsscheduler.ScheduleExpression_Rate(duration(time.Minute)),
+	}}).WithoutPolicyUpdates(nil)
+	for _, t := range []timetable{{
+		name: names.TickSchedule, detailType: names.DetailScheduleTick, about: "One sweep a minute",
+		when: awsscheduler.ScheduleExpression_Rate(duration(time.Minute)), within: time.Minute,
+	}, {
+		name: names.DailySchedule, detailType: names.DetailScheduleDaily, about: "One audit of ECS and one prune of idle sandboxes a day",
+		// Not on the hour, when everybody's daily work asks ECS.
+		when:    awsscheduler.ScheduleExpression_Cron(&awsscheduler.CronOptionsWithTimezone{Hour: new("4"), Minute: new("17")}),
+		retries: 5, within: time.Hour,
+	}} {
+		k.schedule(t, reap, invoke)
+	}
+}
+
+func (k *keeper) schedule(t timetable, reap awslambda.Function, invoke awsiam.IRole) {
+	awsscheduler.NewSchedule(k.Stack, &t.name, &awsscheduler.ScheduleProps{
+		ScheduleName: join(k.props.Install, "-", t.name),
+		Description:  &t.about,
+		Schedule:     t.when,
 		Target: awsschedulertargets.NewLambdaInvoke(reap, &awsschedulertargets.ScheduleTargetBaseProps{
-			Role:          invoke.WithoutPolicyUpdates(nil),
-			RetryAttempts: new(0.0),
-			MaxEventAge:   duration(time.Minute),
+			Role:          invoke,
+			RetryAttempts: &t.retries,
+			MaxEventAge:   duration(t.within),
 			Input: awsscheduler.ScheduleTargetInput_FromObject(map[string]any{
 				"source":        names.SourceSchedule,
-				"detail-type":   names.DetailScheduleTick,
+				"detail-type":   t.detailType,
 				"scheduledTime": awsscheduler.ContextAttribute_ScheduledTime(),
 				"executionId":   awsscheduler.ContextAttribute_ExecutionId(),
 			}),

@@ -306,12 +306,25 @@ func TestContextChoosesTheBus(t *testing.T) {
 		"Environment", "Variables", string(names.EventBus)), "default")
 }
 
+func TestSchedules(t *testing.T) {
+	schedules := production.all(t, "AWS::Scheduler::Schedule")
+	for name, when := range map[string]string{names.TickSchedule: "rate(1 minute)", names.DailySchedule: "cron(17 4 * * ? *)"} {
+		s := production.one(t, "AWS::Scheduler::Schedule", name)
+		same(t, name+" name", s.Properties["Name"], "keeper-"+name)
+		same(t, name+" expression", s.Properties["ScheduleExpression"], when)
+		same(t, name+" zone", s.Properties["ScheduleExpressionTimezone"], "Etc/UTC")
+		same(t, name+" target", flat(at(s.Properties, "Target", "Arn")), "reap.Arn")
+		same(t, name+" role", flat(at(s.Properties, "Target", "RoleArn")), "schedulerole.Arn")
+	}
+	same(t, "number of schedules", len(schedules), 2)
+	same(t, "delivery of the daily one", at(production.one(t, "AWS::Scheduler::Schedule", names.DailySchedule).Properties, "Target", "RetryPolicy"),
+		properties{"MaximumEventAgeInSeconds": 3600, "MaximumRetryAttempts": 5})
+}
+
 // TestATickIsTriedOnce: a tick is worthless a minute later, at each of its hops.
 func TestATickIsTriedOnce(t *testing.T) {
 	once := properties{"MaximumEventAgeInSeconds": 60, "MaximumRetryAttempts": 0}
 	schedule := production.one(t, "AWS::Scheduler::Schedule", names.TickSchedule)
-	same(t, "schedule", schedule.Properties["ScheduleExpression"], "rate(1 minute)")
-	same(t, "schedule's target", flat(at(schedule.Properties, "Target", "Arn")), "reap.Arn")
 	same(t, "schedule's retries", at(schedule.Properties, "Target", "RetryPolicy"), once)
 	invoke := production.one(t, "AWS::Lambda::EventInvokeConfig", "reapEventInvokeConfig")
 	same(t, "reap's retries", invoke.Properties["MaximumRetryAttempts"], 0)
@@ -371,14 +384,17 @@ func TestFunctions(t *testing.T) {
 
 // TestEventsAreWhatTheStackSends: the files that functions are tested with.
 func TestEventsAreWhatTheStackSends(t *testing.T) {
-	var sent, tick properties
-	schedule := production.one(t, "AWS::Scheduler::Schedule", names.TickSchedule)
-	if err := json.Unmarshal([]byte(flat(at(schedule.Properties, "Target", "Input"))), &sent); err != nil {
-		t.Fatal(err)
+	for file, name := range map[string]string{"reap-tick.json": names.TickSchedule, "reap-daily.json": names.DailySchedule} {
+		var sent, sample properties
+		schedule := production.one(t, "AWS::Scheduler::Schedule", name)
+		if err := json.Unmarshal([]byte(flat(at(schedule.Properties, "Target", "Input"))), &sent); err != nil {
+			t.Fatal(err)
+		}
+		event(t, file, &sample)
+		same(t, file+" keys", slices.Sorted(maps.Keys(sample)), slices.Sorted(maps.Keys(sent)))
+		same(t, file+" source", sample["source"], sent["source"])
+		same(t, file+" detail type", sample["detail-type"], sent["detail-type"])
 	}
-	event(t, "reap-tick.json", &tick)
-	same(t, "keys of the tick", slices.Sorted(maps.Keys(tick)), slices.Sorted(maps.Keys(sent)))
-	same(t, "source of the tick", tick["source"], sent["source"])
 	var stopped properties
 	event(t, "reap-task-stopped.json", &stopped)
 	pattern := at(production.one(t, "AWS::Events::Rule", "task-stopped").Properties, "EventPattern")
@@ -489,7 +505,7 @@ var ships = map[string][]string{
 		"sqs:ChangeMessageVisibility reclaimjobs.Arn", "sqs:DeleteMessage reclaimjobs.Arn",
 		"sqs:GetQueueAttributes reclaimjobs.Arn", "sqs:ReceiveMessage reclaimjobs.Arn",
 	},
-	"tick-role": {"lambda:InvokeFunction reap.Arn"},
+	"schedule-role": {"lambda:InvokeFunction reap.Arn"},
 	"sandbox-role": {
 		"ssmmessages:CreateControlChannel *", "ssmmessages:CreateDataChannel *",
 		"ssmmessages:OpenControlChannel *", "ssmmessages:OpenDataChannel *",

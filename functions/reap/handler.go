@@ -18,6 +18,7 @@ type sweeper interface {
 	Run(ctx context.Context, request core.SweepRequest) (core.SweepReport, error)
 	TaskStopped(ctx context.Context, task core.StoppedTask) (core.SweepReport, error)
 	Nudged(ctx context.Context, key core.RunKey) (core.SweepReport, error)
+	Daily(ctx context.Context) (core.DailyReport, error)
 }
 
 var _ sweeper = (*core.Sweep)(nil)
@@ -41,8 +42,11 @@ func (h handler) handle(ctx context.Context, event json.RawMessage) (any, error)
 	if err := json.Unmarshal(event, &e); err != nil {
 		return nil, fmt.Errorf("reap: want a JSON object, got %.80q: %w", event, err)
 	}
-	if e.Records != nil {
+	switch {
+	case e.Records != nil:
 		return h.shards(ctx, event)
+	case e.Source == names.SourceSchedule && e.DetailType == names.DetailScheduleDaily:
+		return h.sweep.Daily(ctx)
 	}
 	report, err := h.look(ctx, e, event)
 	if err != nil {
@@ -70,7 +74,7 @@ func (h handler) look(ctx context.Context, e envelope, event json.RawMessage) (c
 		}
 		return h.sweep.Nudged(ctx, key)
 	case e.Source != "" || e.DetailType != "":
-		return core.SweepReport{}, fmt.Errorf("reap: want a tick, a stopped task, a nudge, messages or a request, got source %q with %q", e.Source, e.DetailType)
+		return core.SweepReport{}, fmt.Errorf("reap: want a tick or a day, a stopped task, a nudge, messages or a request, got source %q with %q", e.Source, e.DetailType)
 	}
 	request, err := operatorRequest(event)
 	if err != nil {

@@ -19,10 +19,11 @@ type recorder struct {
 	requests []core.SweepRequest
 	stopped  []core.StoppedTask
 	nudged   []core.RunKey
+	days     int
 	fail     map[int]error // by shard
 }
 
-func (r *recorder) calls() int { return len(r.requests) + len(r.stopped) + len(r.nudged) }
+func (r *recorder) calls() int { return len(r.requests) + len(r.stopped) + len(r.nudged) + r.days }
 
 func (r *recorder) Run(_ context.Context, q core.SweepRequest) (core.SweepReport, error) {
 	r.requests = append(r.requests, q)
@@ -37,6 +38,11 @@ func (r *recorder) Run(_ context.Context, q core.SweepRequest) (core.SweepReport
 func (r *recorder) TaskStopped(_ context.Context, task core.StoppedTask) (core.SweepReport, error) {
 	r.stopped = append(r.stopped, task)
 	return core.SweepReport{Considered: 2}, nil
+}
+
+func (r *recorder) Daily(context.Context) (core.DailyReport, error) {
+	r.days++
+	return core.DailyReport{Tasks: 4}, nil
 }
 
 func (r *recorder) Nudged(_ context.Context, key core.RunKey) (core.SweepReport, error) {
@@ -82,6 +88,14 @@ func TestEachTriggerReachesTheSweep(t *testing.T) {
 				t.Errorf("asked %+v, want %+v", got, c.want)
 			}
 		})
+	}
+}
+
+func TestADayAuditsAndSweepsNothing(t *testing.T) {
+	var got recorder
+	answer, err := quiet(&got).handle(t.Context(), sample(t, "reap-daily.json"))
+	if err != nil || got.days != 1 || got.calls() != 1 || !reflect.DeepEqual(answer, core.DailyReport{Tasks: 4}) {
+		t.Errorf("answered %+v, %v after %+v", answer, err, got)
 	}
 }
 
@@ -137,6 +151,7 @@ func TestAMalformedEventIsOneClearErrorAndNoWork(t *testing.T) {
 
 func FuzzEvent(f *testing.F) {
 	f.Add([]byte(`{"source":"sandkeeper.schedule","detail-type":"Tick"}`))
+	f.Add([]byte(`{"source":"sandkeeper.schedule","detail-type":"Daily"}`))
 	f.Add([]byte(`{"Records":[{"messageId":"m","eventSource":"aws:sqs","body":"{\"shards\":[1]}"}]}`))
 	f.Add([]byte(`{"runs":[{"tenant":"a","run":"b"}]}`))
 	f.Add([]byte(`{"source":"aws.ecs","detail-type":"ECS Task State Change","detail":{"taskArn":"x","lastStatus":"STOPPED"}}`))

@@ -1,7 +1,7 @@
 // Command reap ends detached runs: one sweep for each tick, or one for each shard
 // where that is too much for one, and a look at one run for each task that stopped or
-// each operator's request. It fails only when it cannot list, or for an event that it
-// does not know; of messages it fails single ones.
+// each operator's request; and once a day an audit. It fails only when it cannot list,
+// or for an event that it does not know; of messages it fails single ones.
 package main
 
 import (
@@ -25,18 +25,25 @@ import (
 
 func main() {
 	b := boot.New(names.Reap)
-	limits, db := core.DefaultLimits, dynamodb.NewFromConfig(b.AWS)
+	limits, db, queues := core.DefaultLimits, dynamodb.NewFromConfig(b.AWS), sqs.NewFromConfig(b.AWS)
 	runs := ddb.NewRuns(db, b.Get(names.RunsTable))
 	boxes := ddb.NewSandboxes(db, b.Get(names.SandboxesTable))
 	blobs := s3blob.New(s3.NewFromConfig(b.AWS), b.Get(names.LogBucket))
-	probe := &lambdaprobe.Caller{Lambda: awslambda.NewFromConfig(b.AWS), Function: b.Get(names.ProbeFunction), Timeout: limits.ProbeTimeout}
-	queues := sqs.NewFromConfig(b.AWS)
+	tasks := &ecstask.Tasks{ECS: ecs.NewFromConfig(b.AWS)}
+	probe := core.RemoteProber{Caller: &lambdaprobe.Caller{
+		Lambda: awslambda.NewFromConfig(b.AWS), Function: b.Get(names.ProbeFunction), Timeout: limits.ProbeTimeout,
+	}}
 	sweep := &core.Sweep{
-		Runs: runs, Index: runs, Log: &core.LogWriter{Log: runs, Blobs: blobs, Inline: limits.InlineSegment},
-		Sandboxes: boxes, Ledger: boxes, Due: boxes, Controls: core.ModeDefault{Controls: boxes, Mode: core.Mode(b.Get(names.Mode))}, Tasks: &ecstask.Tasks{ECS: ecs.NewFromConfig(b.AWS)},
-		Prober: core.RemoteProber{Caller: probe}, Queue: sqsout.New(queues, b.Get(names.ReclaimQueue)),
-		Announcer: ebout.New(eventbridge.NewFromConfig(b.AWS), b.Get(names.EventBus)), Fanout: sqsout.NewShards(queues, b.Get(names.ShardQueue)),
-		Breaker: boxes, Notes: runs, Cursors: boxes, Budget: boxes, Limits: limits, Install: b.Get(names.Install), Logger: b.Log,
+		Runs: runs, Index: runs, Notes: runs,
+		Log:       &core.LogWriter{Log: runs, Blobs: blobs, Inline: limits.InlineSegment},
+		Sandboxes: boxes, Ledger: boxes, Due: boxes, Breaker: boxes, Cursors: boxes, Budget: boxes,
+		Controls: core.ModeDefault{Controls: boxes, Mode: core.Mode(b.Get(names.Mode))},
+		Tasks:    tasks, Lister: tasks, Prober: probe, Journals: probe,
+		Queue:     sqsout.New(queues, b.Get(names.ReclaimQueue)),
+		Fanout:    sqsout.NewShards(queues, b.Get(names.ShardQueue)),
+		Announcer: ebout.New(eventbridge.NewFromConfig(b.AWS), b.Get(names.EventBus)),
+		Install:   b.Get(names.Install), Provider: ecstask.Provider, Cluster: b.Get(names.Cluster),
+		Limits: limits, Logger: b.Log,
 	}
 	lambda.StartHandlerFunc(handler{sweep, b.Log}.handle)
 }

@@ -89,6 +89,7 @@ func TestDeploy(t *testing.T) {
 		t.Errorf("local Fargate has container %s with init process %v", *container.Name, *container.LinuxParameters.InitProcessEnabled)
 	}
 	checkShards(t, e, outputs)
+	checkDaily(t, functions, outputs)
 }
 
 func TestDeployRefusesAForeignECS(t *testing.T) {

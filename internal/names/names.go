@@ -97,6 +97,7 @@ const (
 	Stack          = "sandkeeper"   // default name of the stack, and of the installation
 	MetricsSpace   = "Sandkeeper"   // CloudWatch namespace
 	TickSchedule   = "tick"         // last part of the schedule's name
+	DailySchedule  = "daily"        // last part of the schedule's name
 	ReclaimJobs    = "reclaim-jobs" // last part of the queue's name
 	ReclaimDead    = "reclaim-dead-letters"
 	SweepShards    = "sweep-shards" // last part of the queue's name
@@ -112,11 +113,12 @@ const SourceOwn = "sandkeeper"
 
 // The events that the stack routes to reap.
 const (
-	SourceECS          = "aws.ecs"
-	SourceLocalECS     = "local.ecs" // local Fargate's: AWS and its emulators refuse events in the name of aws.*
-	SourceSchedule     = "sandkeeper.schedule"
-	SourceNudge        = "sandkeeper.nudge" // an agent says that it has ended
-	DetailTaskState    = "ECS Task State Change"
-	DetailScheduleTick = "Tick"
-	TaskStopped        = "STOPPED" // the lastStatus that the rule lets through
+	SourceECS           = "aws.ecs"
+	SourceLocalECS      = "local.ecs" // local Fargate's: AWS and its emulators refuse events in the name of aws.*
+	SourceSchedule      = "sandkeeper.schedule"
+	SourceNudge         = "sandkeeper.nudge" // an agent says that it has ended
+	DetailTaskState     = "ECS Task State Change"
+	DetailScheduleTick  = "Tick"
+	DetailScheduleDaily = "Daily"
+	TaskStopped         = "STOPPED" // the lastStatus that the rule lets through
 )

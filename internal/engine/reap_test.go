@@ -2,10 +2,12 @@ package engine_test
 
 import (
 	"context"
+	"os"
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/lambda"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/sandkeeper/sandkeeper/internal/core"
@@ -44,6 +46,26 @@ func checkShards(t *testing.T, e *engine.Engine, outputs engine.Outputs) {
 		case <-ctx.Done():
 			t.Fatalf("%d messages wait and %d are under way, want the one alone that is no shard", waiting, hidden)
 		}
+	}
+}
+
+// checkDaily lets the day's schedule be, and invokes its target in an empty installation.
+func checkDaily(t *testing.T, functions *lambda.Client, outputs engine.Outputs) {
+	t.Helper()
+	event, err := os.ReadFile("../../events/reap-daily.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := functions.Invoke(t.Context(), &lambda.InvokeInput{FunctionName: new(outputs[names.OutReapFunction]), Payload: event})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var report core.DailyReport
+	if err := core.DecodeStrict(out.Payload, &report); err != nil || out.FunctionError != nil {
+		t.Fatalf("reap answered the day with %s: %v", out.Payload, err)
+	}
+	if report.Tasks != 0 || len(report.Leaked)+len(report.Errors) != 0 || report.Skipped != "" {
+		t.Errorf("an empty installation's day is %+v", report)
 	}
 }
 
