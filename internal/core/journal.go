@@ -55,7 +55,7 @@ const (
 	// be the same for every script of a sandbox, so it belongs in the container's
 	// environment.
 	JournalDirVariable = "SANDKEEPER_JOURNAL_DIR"
-	// JournalRunVariable carries the run's token in the agent's environment, by
+	// JournalRunVariable carries the run's mark in the agent's environment, by
 	// which all its descendants are found, reparented ones too.
 	JournalRunVariable = "SANDKEEPER_RUN"
 	// JournalInitVariable names the process whose user, groups, environment and

@@ -2,6 +2,8 @@ package core
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"regexp"
@@ -37,8 +39,16 @@ func quoteWords(args []string) string {
 
 var journalNonce = regexp.MustCompile(`^[0-9a-fA-F]{16,128}$`)
 
-// shellVars are the assignments every script of a run begins with: t the token,
-// n the nonce, d the directory, j the journal, e the sidecar, m the start marker.
+// mark is what the environment of a run's processes carries. The token alone would
+// be another run's too where sandboxes share one process table, two tenants' or two
+// installations' say; the nonce is not told by its hash.
+func mark(token, nonce string) string {
+	sum := sha256.Sum256([]byte(nonce))
+	return token + "." + hex.EncodeToString(sum[:8])
+}
+
+// shellVars are the assignments every script of a run begins with: t the token, tag
+// the mark, n the nonce, d the directory, j the journal, e the sidecar, m the start marker.
 func (f JournalFormat) shellVars(run RunID, nonce string) (string, error) {
 	token, err := f.Token(run)
 	if err != nil {
@@ -47,7 +57,8 @@ func (f JournalFormat) shellVars(run RunID, nonce string) (string, error) {
 	if nonce != "" && !journalNonce.MatchString(nonce) {
 		return "", errors.New("compose journal script: nonce: want 16 to 128 hex digits")
 	}
-	return fmt.Sprintf("t=%s\nn=%s\n%s%s", quoteShell(token), quoteShell(nonce), f.shellDir(), f.shellFiles()), nil
+	return fmt.Sprintf("t=%s\ntag=%s\nn=%s\n%s%s", quoteShell(token), quoteShell(mark(token, nonce)), quoteShell(nonce),
+		f.shellDir(), f.shellFiles()), nil
 }
 
 func (f JournalFormat) shellDir() string {

@@ -49,7 +49,7 @@ func (f JournalFormat) StartScript(s JournalStart) (string, error) {
 	if s.Input {
 		input = s.InputBytes
 	}
-	agent := fmt.Sprintf("t=%s\n%s%s", quoteShell(f.mustToken(s.Run)), agentBody, s.launch())
+	agent := fmt.Sprintf("t=%s\n%s%s", quoteShell(mark(f.mustToken(s.Run), s.Nonce)), agentBody, s.launch())
 	wrapper := vars + "agent=" + quoteShell(agent) + "\n" + shellWrapper + shellBecome + wrapperBody + f.close()
 	body := vars + fmt.Sprintf("input=%d\n", input) + shellAnswer + shellWrapper + shellBecome +
 		"wrapper=" + quoteShell(wrapper) + "\n" + startBody

@@ -68,8 +68,8 @@ const shellFamily = `processes() {
 }
 family() {
   processes
-  set=" $wpid $(sh -c "$marked" marked "$t" | tr '\n' ' ')"
-  if [ "$how" != none ]; then set="$set $( (become sh -c "$marked" marked "$t") 2>/dev/null | tr '\n' ' ') "; fi
+  set=" $wpid $(sh -c "$marked" marked "$tag" | tr '\n' ' ')"
+  if [ "$how" != none ]; then set="$set $( (become sh -c "$marked" marked "$tag") 2>/dev/null | tr '\n' ' ') "; fi
   fam= more=1
   while [ -n "$more" ]; do
     more=

@@ -50,11 +50,11 @@ func (s *Sweep) Nudged(ctx context.Context, key RunKey) (SweepReport, error) {
 		return SweepReport{}, fmt.Errorf("nudge: %w", err)
 	}
 	r, err := s.Runs.Run(ctx, key)
-	if err != nil {
+	switch {
+	case isNotFound(err) || err == nil && (!control.Acts() || r.Status.Terminal()):
+		return newReport(), nil // a nudge is worth no error
+	case err != nil:
 		return SweepReport{}, fmt.Errorf("nudge: run %s: %w", key, err)
-	}
-	if !control.Acts() || r.Status.Terminal() {
-		return newReport(), nil
 	}
 	now := MillisOf(time.Now())
 	return s.lookNow(ctx, r, Hint{ExitedAt: now, TaskARN: r.TaskARN})
