@@ -185,6 +185,11 @@ func duration(d time.Duration) awscdk.Duration {
 	return awscdk.Duration_Seconds(new(d.Seconds()))
 }
 
+// days is a duration in whole days, as retentions want it.
+func days(d time.Duration) awscdk.Duration {
+	return awscdk.Duration_Days(new(d.Hours() / 24))
+}
+
 func texts(values []string) *[]*string {
 	out := make([]*string, len(values))
 	for i := range values {

@@ -24,7 +24,7 @@ func (k *keeper) reapGrants(probe awslambda.Function) []grant {
 			indexARN(k.sandboxes, names.SandboxesDueIndex),
 		},
 	}, {
-		actions:   []string{"s3:GetObject", "s3:GetObjectVersion", "s3:PutObject"},
+		actions:   []string{"s3:GetObject", "s3:GetObjectVersion", "s3:PutObject", "s3:PutObjectTagging"},
 		resources: []*string{k.bucket.ArnForObjects(join("*/", names.LogsPrefix, "/*"))},
 	}, {
 		actions: []string{"ecs:DescribeTasks"}, resources: []*string{k.tasks()},

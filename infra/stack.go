@@ -53,6 +53,8 @@ const reclaimWorkers = 5
 // they share the account's bucket for probes, so more of them would only wait.
 const shardWorkers = 4
 
+const day = 24 * time.Hour
+
 // keeper is the stack while it is put together.
 type keeper struct {
 	awscdk.Stack
@@ -126,7 +128,14 @@ func (k *keeper) stores() {
 		EnforceSSL:        new(true),
 		RemovalPolicy:     awscdk.RemovalPolicy_RETAIN,
 		LifecycleRules: &[]*awss3.LifecycleRule{{
-			AbortIncompleteMultipartUploadAfter: awscdk.Duration_Days(new(7.0)),
+			AbortIncompleteMultipartUploadAfter: days(7 * day),
+			// A week in which a deletion may be taken back.
+			NoncurrentVersionExpiration: days(7 * day),
+			ExpiredObjectDeleteMarker:   new(true),
+		}, {
+			// Logs alone: checkpoints share packs, which only their collection may judge.
+			TagFilters: &map[string]any{names.TagKind: names.KindLog},
+			Expiration: days(core.DefaultLimits.Retention + names.ObjectsOutlive),
 		}},
 	})
 }
@@ -142,7 +151,7 @@ type queue struct {
 func (k *keeper) queues() {
 	limits := core.DefaultLimits
 	k.jobs = k.queue(names.ReclaimJobs, names.ReclaimDead, queueSpec{
-		timeout: limits.ReclaimTimeout, keep: 4 * 24 * time.Hour, receives: 5, batch: 10, workers: reclaimWorkers,
+		timeout: limits.ReclaimTimeout, keep: 4 * day, receives: 5, batch: 10, workers: reclaimWorkers,
 	})
 	// A shard is swept again by the next tick anyway: what has waited for an hour is
 	// worth nothing, and only what fails each time is kept, as evidence.
@@ -164,7 +173,7 @@ type queueSpec struct {
 func (k *keeper) queue(id, dead string, spec queueSpec) queue {
 	letters := awssqs.NewQueue(k.Stack, &dead, &awssqs.QueueProps{
 		EnforceSSL:      new(true),
-		RetentionPeriod: awscdk.Duration_Days(new(14.0)),
+		RetentionPeriod: days(14 * day),
 	})
 	return queue{dead: letters, spec: spec, Queue: awssqs.NewQueue(k.Stack, &id, &awssqs.QueueProps{
 		EnforceSSL: new(true),

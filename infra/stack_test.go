@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/aws/aws-cdk-go/awscdk/v2"
 	"github.com/aws/jsii-runtime-go"
@@ -222,6 +223,29 @@ func TestStoresOutliveTheStack(t *testing.T) {
 		if r.Properties["BucketEncryption"] == nil {
 			t.Errorf("%s is not encrypted", id)
 		}
+	}
+}
+
+// TestLogsGoWithTheirRecords: and after the pieces that name them, while what is no
+// log stays.
+func TestLogsGoWithTheirRecords(t *testing.T) {
+	rules := at(production.one(t, "AWS::S3::Bucket", "logs").Properties, "LifecycleConfiguration", "Rules").([]any)
+	if len(rules) != 2 {
+		t.Fatalf("%d rules, want 2", len(rules))
+	}
+	same(t, "rule of every object", rules[0], properties{
+		"AbortIncompleteMultipartUpload": properties{"DaysAfterInitiation": 7},
+		"ExpiredObjectDeleteMarker":      true,
+		"NoncurrentVersionExpiration":    properties{"NoncurrentDays": 7},
+		"Status":                         "Enabled",
+	})
+	same(t, "rule of logs", rules[1], properties{
+		"ExpirationInDays": 121, "Status": "Enabled",
+		"TagFilters": []properties{{"Key": names.TagKind, "Value": names.KindLog}},
+	})
+	expiry := time.Duration(at(rules[1], "ExpirationInDays").(float64)) * 24 * time.Hour
+	if segments := core.DefaultLimits.Retention + names.SegmentsOutlive; expiry != core.DefaultLimits.Retention+names.ObjectsOutlive || expiry < segments+24*time.Hour {
+		t.Errorf("log objects go after %s, the pieces that name them after %s", expiry, segments)
 	}
 }
 
@@ -483,6 +507,7 @@ var ships = map[string][]string{
 		"lambda:InvokeFunction probe.Arn",
 		"logs:CreateLogStream reaplogs.Arn", "logs:PutLogEvents reaplogs.Arn",
 		"s3:GetObject logs.Arn/*/logs/*", "s3:GetObjectVersion logs.Arn/*/logs/*", "s3:PutObject logs.Arn/*/logs/*",
+		"s3:PutObjectTagging logs.Arn/*/logs/*",
 		"events:PutEvents arn:AWS::Partition:events:AWS::Region:AWS::AccountId:event-bus/default if StringEquals events:source sandkeeper",
 		"sqs:ChangeMessageVisibility sweepshards.Arn", "sqs:DeleteMessage sweepshards.Arn",
 		"sqs:GetQueueAttributes sweepshards.Arn", "sqs:ReceiveMessage sweepshards.Arn",

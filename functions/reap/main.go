@@ -35,7 +35,7 @@ func main() {
 	}}
 	sweep := &core.Sweep{
 		Runs: runs, Index: runs, Notes: runs,
-		Log:       &core.LogWriter{Log: runs, Blobs: blobs, Inline: limits.InlineSegment},
+		Log:       &core.LogWriter{Log: runs, Blobs: blobs, Inline: limits.InlineSegment, Retention: limits.Retention + names.SegmentsOutlive},
 		Sandboxes: boxes, Ledger: boxes, Due: boxes, Breaker: boxes, Cursors: boxes, Budget: boxes,
 		Controls: core.ModeDefault{Controls: boxes, Mode: core.Mode(b.Get(names.Mode))},
 		Tasks:    tasks, Lister: tasks, Prober: probe, Journals: probe,

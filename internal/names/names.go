@@ -4,6 +4,8 @@
 // of ours, so that anything may read it, and it decides nothing.
 package names
 
+import "time"
+
 // Function is the short name of a Lambda function: its folder under functions/
 // and under dist/, and the last part of its deployed name.
 type Function string
@@ -106,6 +108,21 @@ const (
 	SandboxFamily  = "sandbox" // last part of the sample task definition's family
 	LogsPrefix     = "logs"    // second part of a log object's key: <tenant>/logs/<run>/…
 	ThreadsPrefix  = "threads" // second part of a checkpoint object's key: <tenant>/threads/<thread>/…
+)
+
+// The tag of log objects, by which the bucket lets them go: a lifecycle rule knows no
+// pattern, and a log's key begins with its tenant.
+const (
+	TagKind = "kind"
+	KindLog = "log"
+)
+
+// How much longer than the record of an ended run its log stays. The record counts
+// from the run's end, a piece of log from when it was written: a run may last that
+// long. The objects that pieces name go after the pieces.
+const (
+	SegmentsOutlive = 30 * 24 * time.Hour
+	ObjectsOutlive  = SegmentsOutlive + 24*time.Hour
 )
 
 // SourceOwn is the source of the events that this installation sends to others.

@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -19,6 +21,7 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
 // client is what this package uses of S3.
@@ -87,8 +90,18 @@ func (b *Blobs) putOnce(ctx context.Context, key string, data []byte, sum string
 	_, err := b.client.PutObject(ctx, &s3.PutObjectInput{
 		Bucket: &b.bucket, Key: &key, Body: bytes.NewReader(data), ContentLength: new(int64(len(data))),
 		IfNoneMatch: new("*"), ChecksumAlgorithm: types.ChecksumAlgorithmSha256, ChecksumSHA256: &sum,
+		Tagging: tagging(key),
 	})
 	return err
+}
+
+// tagging is what the bucket's retention goes by: logs, whose keys are
+// <tenant>/logs/…, are tagged; all else stays until it is collected.
+func tagging(key string) *string {
+	if parts := strings.SplitN(key, "/", 3); len(parts) < 3 || parts[1] != names.LogsPrefix {
+		return nil
+	}
+	return new(url.Values{names.TagKind: {names.KindLog}}.Encode())
 }
 
 // compare tells whether the object that is there has the checksum sum.

@@ -90,6 +90,42 @@ func TestPutIsConditionalAndChecked(t *testing.T) {
 	}
 }
 
+func TestOnlyLogsAreTaggedForRetention(t *testing.T) {
+	for key, want := range map[string]string{
+		"acme/logs/r/1-n-0000000000000000":              "kind=log",
+		"-/logs/r/1-n-0000000000000000-side-0000000000": "kind=log",
+		"acme/threads/t/packs/1-abc":                    "",
+		"acme/threads/logs/packs/1-abc":                 "",
+		"logs/r/1":                                      "",
+		"acme/logs":                                     "",
+		"acme/logsx/r":                                  "",
+	} {
+		b, v := blobs(t, func(int, http.ResponseWriter, *http.Request) {})
+		if err := b.PutBlob(t.Context(), key, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := v.requests[0].Header.Get("X-Amz-Tagging"); got != want {
+			t.Errorf("%s is tagged %q, want %q", key, got, want)
+		}
+	}
+}
+
+// TestTheTagIsOnTheObject: as a lifecycle rule sees it.
+func TestTheTagIsOnTheObject(t *testing.T) {
+	client := s3.NewFromConfig(enginetest.Shared(t).Config(), func(o *s3.Options) { o.UsePathStyle = true })
+	bucket, key := "tags-"+strings.ToLower(rand.Text()), "acme/logs/r/1-n-0000000000000000"
+	if _, err := client.CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: &bucket}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s3blob.New(client, bucket).PutBlob(t.Context(), key, []byte("text")); err != nil {
+		t.Fatal(err)
+	}
+	out, err := client.GetObjectTagging(t.Context(), &s3.GetObjectTaggingInput{Bucket: &bucket, Key: &key})
+	if err != nil || len(out.TagSet) != 1 || *out.TagSet[0].Key != "kind" || *out.TagSet[0].Value != "log" {
+		t.Errorf("tags %+v, %v", out, err)
+	}
+}
+
 func TestPutOfAKeyThatExists(t *testing.T) {
 	tests := []struct {
 		name string
