@@ -47,7 +47,7 @@ func TestAMessageThatComesAgainStopsNothingMore(t *testing.T) {
 
 func TestAStopTaskThatFailsIsTriedAgain(t *testing.T) {
 	in := installed(t)
-	in.visibility(t, 6) // longer than the SDK tries one call
+	in.visibility(t, 8) // longer than the SDK tries one call
 	r := in.begin(t, agent{run: "throttled", shell: "echo done"})
 	in.exited(t, r)
 	// As often as one message's call is tried by the SDK.
@@ -89,7 +89,7 @@ func TestWhatNeverSucceedsIsADeadLetterAndADebt(t *testing.T) {
 	}
 
 	in.gate.refuse("StopTask", r.TaskARN, "", 0)
-	in.hasten(t, runItem(in, r.RunKey), rowItem(in, r))
+	in.hasten(t, runItem(in, r.RunKey))
 	in.reap(t, event(t, "reap-tick.json"))
 	in.settle(t, r.RunKey)
 	in.drained(t)

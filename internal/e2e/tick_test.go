@@ -21,7 +21,7 @@ func TestTheDeployedScheduleSweeps(t *testing.T) {
 	if err := in.setSchedule(t.Context(), types.ScheduleStateEnabled); err != nil {
 		t.Fatal(err)
 	}
-	awaitWithin(t, 2*waitMost, "a tick", func() bool { return in.run(t, r.RunKey).Status.Terminal() })
+	await(t, "a tick", func() bool { return in.run(t, r.RunKey).Status.Terminal() })
 	r = in.settle(t, r.RunKey)
 	in.checkTranscript(t, r, []byte("done\n"))
 	if r.Status != core.Completed {
