@@ -136,6 +136,7 @@ type Session struct {
 	faults   func() Faults
 	down, up *link
 
+	telling  sync.Mutex // taken before all other locks
 	mu       sync.Mutex
 	client   *client // nil while nobody is attached
 	worker   *worker // nil while the agent is not there
@@ -266,22 +267,31 @@ func (s *Session) attach(c *client) {
 	}
 	if over {
 		c.finish(s.ID, text)
-	} else if w != nil {
-		w.pause(false)
+		return
+	}
+	s.tellAgent()
+}
+
+// tellAgent pauses the agent's end or lets it go on, as a client is attached or not.
+// The ends come and go at once: whoever tells last has seen both.
+func (s *Session) tellAgent() {
+	s.telling.Lock()
+	defer s.telling.Unlock()
+	s.mu.Lock()
+	w, attached := s.worker, s.client != nil
+	s.mu.Unlock()
+	if w != nil {
+		w.pause(!attached)
 	}
 }
 
 func (s *Session) detach(c *client) {
 	s.mu.Lock()
-	current := s.client == c
-	if current {
+	if s.client == c {
 		s.client = nil
 	}
-	w := s.worker
 	s.mu.Unlock()
-	if current && w != nil {
-		w.pause(true)
-	}
+	s.tellAgent()
 }
 
 // repeatPause keeps telling a client that the other end is missing.
@@ -348,8 +358,7 @@ func (s *Session) countOutput(data []byte) {
 func (s *Session) join(w *worker) {
 	s.mu.Lock()
 	s.worker = w
-	attached := s.client != nil
-	if attached {
+	if s.client != nil {
 		s.client.send(publication(typeStart))
 	}
 	s.lastUse = time.Now()
@@ -357,7 +366,7 @@ func (s *Session) join(w *worker) {
 		s.idle = time.AfterFunc(s.habits.Idle, s.checkIdle)
 	}
 	s.mu.Unlock()
-	w.pause(!attached)
+	s.tellAgent()
 }
 
 // leave takes the agent's end away; without an end of the session before, the
