@@ -174,9 +174,9 @@ var troubles = []trouble{
 	}}},
 	{9, "exec on a task that stops", []trial{{
 		name: "stopping", scene: scene{define: inMain(func(c *types.ContainerDefinition) {
-			c.Command, c.StopTimeout = []string{"sh", "-c", `trap "" TERM; while :; do sleep 1; done`}, new(int32(60))
+			c.Command, c.StopTimeout = []string{"sh", "-c", `trap "" TERM; touch deaf; while :; do sleep 1; done`}, new(int32(60))
 		})},
-		steps: []step{stop, fails(core.Retry, "task-leaving")},
+		steps: []step{func(b *sandbox) { b.until("the task heeds nothing", func() bool { return b.exists("deaf") }) }, stop, fails(core.Retry, "task-leaving")},
 	}, {
 		name:  "stopped",
 		steps: []step{stop, awaitStopped, fails(gone, "task-gone")},
@@ -239,7 +239,7 @@ var troubles = []trouble{
 		scene: channel(func(o *localfargate.Options) { o.Habits.Channel.Idle = 300 * time.Millisecond }),
 		steps: []step{func(b *sandbox) {
 			diagnosed(b, b.refused("sleep 20; echo wrong"), core.Retry, "session-timed-out")
-		}, answers},
+		}},
 	}}},
 	{16, "leaked sessions hold every slot", []trial{{
 		scene: channel(func(o *localfargate.Options) { o.Habits.Channel.Idle = 3 * time.Second }),
@@ -250,7 +250,7 @@ var troubles = []trouble{
 			b.exec.Limits = ecsexec.Limits{FirstOutput: 700 * time.Millisecond}
 			diagnosed(b, b.refused("echo wrong"), core.Retry, "agent-absent")
 			b.exec.Limits = ecsexec.Limits{} // the idle limit ends the leaked ones
-		}, answers},
+		}, answersInTheEnd},
 	}, {
 		name: "ours are none of them", steps: slices.Repeat([]step{answers, failsInside}, 4),
 	}}},
