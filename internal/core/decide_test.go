@@ -27,6 +27,7 @@ type judgement struct {
 
 var (
 	finishedReply = core.ProbeReply{State: core.ProbeFinished, Exit: 0, Whole: true}
+	refusedReply  = core.ProbeReply{Reason: core.ReasonExecRefused, Healing: core.Configuration}
 	unknownReply  = core.ProbeReply{Reason: "no-shell", Healing: core.Configuration}
 	frozen        = core.Control{Frozen: true}
 	tripped       = core.Control{Breaker: core.Breaker{TrippedAt: 1}}
@@ -121,6 +122,10 @@ func TestDecide(t *testing.T) {
 		{what: "a task of which ECS says nothing is unknown", task: core.Task{ARN: "silent"}, want: core.Unknown, why: "task-unknown"},
 		{what: "a task whose name ECS refuses is a fault of configuration", task: core.Task{ARN: "malformed", Reason: "taskId length should be one of [32,36]"}, want: core.Unknown, why: "task-refused"},
 		{what: "a task that ECS does not know yet is unknown", task: core.Task{Life: core.TaskMissing}, want: core.Unknown, why: "task-missing"},
+		{what: "a probe that is refused while the agent comes up may be tried again", reply: refusedReply, want: core.Unknown, why: "agent-pending", asked: true,
+			task: core.Task{Life: core.TaskLives, ExecEnabled: true, Agents: map[string]core.ExecAgent{"agent": {Status: "PENDING"}}}},
+		{what: "a probe that is refused because the agent stopped may not", reply: refusedReply, want: core.Unknown, why: "agent-stopped", asked: true,
+			task: core.Task{Life: core.TaskLives, ExecEnabled: true, Agents: map[string]core.ExecAgent{"agent": {Status: "STOPPED"}}}},
 		{what: "an expired run whose task is gone has expired", run: expiredRun, task: core.Task{Life: core.TaskGone}, want: core.Expired},
 
 		{what: "a run that names no task was never launched", run: both(unlaunchedRun, func(r *core.Run) { r.Instance = "" }), want: core.Died, why: "never-launched"},
