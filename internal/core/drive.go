@@ -38,7 +38,8 @@ func (a *allowance) open() error {
 
 func (a *allowance) spend(n int) { a.left.Add(-int64(n)) }
 
-// workAll does every job, a few at a time, and takes no new one after NewRunsFor.
+// workAll does every job, a few at a time, and begins none that might not end before
+// the sweep's timeout.
 func (s *Sweep) workAll(ctx context.Context, jobs []job, p policy, begun time.Time) ([]RunReport, []Notice) {
 	jobs, held := s.admit(ctx, jobs, p)
 	entries := make([]RunReport, len(jobs))
@@ -46,7 +47,7 @@ func (s *Sweep) workAll(ctx context.Context, jobs []job, p policy, begun time.Ti
 	a := newAllowance(s.Limits.SweepBytes)
 	pool(s.Limits.SweepWidth, len(jobs), func(i int) {
 		entries[i] = RunReport{RunKey: jobs[i].run.RunKey, Outcome: BudgetExceeded, Reason: "sweep time is over"}
-		if time.Since(begun) <= s.Limits.NewRunsFor {
+		if time.Since(begun) <= s.Limits.lastStart() {
 			entries[i], notices[i] = s.work(ctx, jobs[i], a)
 		}
 	})

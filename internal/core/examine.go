@@ -3,6 +3,7 @@ package core
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -63,9 +64,10 @@ func (s *Sweep) askTasks(ctx context.Context, runs []Run, evidences []evidence, 
 		evidences[i] = s.askLedger(ctx, r)
 	}
 	for cluster, indexes := range byCluster {
-		for batch := range slices.Chunk(indexes, describeBatch) {
-			s.describeBatch(ctx, cluster, runs, batch, evidences)
-		}
+		batches := slices.Collect(slices.Chunk(indexes, describeBatch))
+		pool(s.Limits.SweepWidth, len(batches), func(n int) {
+			s.describeBatch(ctx, cluster, runs, batches[n], evidences)
+		})
 	}
 }
 
@@ -156,16 +158,15 @@ func (s *Sweep) laps(ctx context.Context, runs []Run, evidences []evidence, p po
 		shard := ShardOf(r.RunKey)
 		byShard[shard] = append(byShard[shard], i)
 	}
-	for shard := range Shards {
-		if len(byShard[shard]) == 0 {
-			continue
-		}
-		cursor, err := s.Cursors.Cursor(ctx, shard)
+	shards := slices.Sorted(maps.Keys(byShard))
+	laps = make([]lap, len(shards))
+	pool(s.Limits.SweepWidth, len(shards), func(n int) {
+		cursor, err := s.Cursors.Cursor(ctx, shards[n])
 		if err != nil { // from the beginning: fair enough for once
-			s.Logger.WarnContext(ctx, "read cursor", "shard", shard, "err", err)
+			s.Logger.WarnContext(ctx, "read cursor", "shard", shards[n], "err", err)
 		}
-		laps = append(laps, lap{cursor: cursor, asking: cursor.turn(runs, byShard[shard])})
-	}
+		laps[n] = lap{cursor: cursor, asking: cursor.turn(runs, byShard[shards[n]])}
+	})
 	// The oldest open lap first: where tokens are fewer than shards, each gets its turn,
 	// and a shard of many runs gets more of them.
 	slices.SortStableFunc(laps, func(a, b lap) int {
@@ -175,21 +176,23 @@ func (s *Sweep) laps(ctx context.Context, runs []Run, evidences []evidence, p po
 }
 
 // probeAll asks the runs of order in batches until the sweep takes no new run, and
-// tells who was answered.
+// tells who was answered. The batches begin one after another, each when the one
+// before it has had the time to start its sessions; so the calls together keep to the
+// pace, however slow the answers are.
 func (s *Sweep) probeAll(ctx context.Context, runs []Run, evidences []evidence, order []int, begun time.Time, report *SweepReport) map[int]bool {
 	answered := make(map[int]bool, len(order))
 	batches := slices.Collect(slices.Chunk(order, s.Limits.ProbeBatch))
-	width := min(s.Limits.ProbeCalls, max(len(batches), 1))
+	pace := pacer{each: paced(s.Limits.ProbeBatch, s.Limits.Pace())}
 	var mu sync.Mutex
-	pool(width, len(batches), func(n int) {
-		if time.Since(begun) > s.Limits.NewRunsFor {
+	pool(s.Limits.ProbeCalls, len(batches), func(n int) {
+		if !waitUntil(ctx, pace.next(time.Now())) || time.Since(begun) > s.Limits.NewRunsFor {
 			return
 		}
 		requests := make([]ProbeRequest, len(batches[n]))
 		for k, i := range batches[n] {
 			requests[k] = probeOf(runs[i])
 		}
-		replies := s.Prober.Probe(ctx, s.Limits.ProbeRate/float64(width), requests)
+		replies := s.Prober.Probe(ctx, s.Limits.Pace(), requests)
 		mu.Lock()
 		defer mu.Unlock()
 		report.Probed += len(requests)
@@ -204,22 +207,44 @@ func (s *Sweep) probeAll(ctx context.Context, runs []Run, evidences []evidence, 
 	return answered
 }
 
+// pacer lets calls begin at least each apart.
+type pacer struct {
+	each time.Duration
+	mu   sync.Mutex
+	free time.Time // when the next may begin
+}
+
+// next is when a call may begin that was ready at now.
+func (p *pacer) next(now time.Time) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.free.Before(now) {
+		p.free = now
+	}
+	at := p.free
+	p.free = at.Add(p.each)
+	return at
+}
+
 // moveCursors saves how far each lap came: one write a shard that was asked. A
 // cursor that another sweep moved stays where that one left it.
 func (s *Sweep) moveCursors(ctx context.Context, runs []Run, laps []lap, answered map[int]bool, p policy, report *SweepReport) {
 	now := MillisOf(time.Now())
-	for _, l := range laps {
-		next := l.moved(runs, func(i int) bool { return answered[i] }, now)
-		if next.LapStarted != 0 {
-			report.OldestLap = earlier(report.OldestLap, next.LapStarted)
-		}
-		if !p.acts || next == l.cursor {
-			continue
-		}
-		if err := s.Cursors.MoveCursor(ctx, l.cursor, next); err != nil && !Refused(err) {
-			s.Logger.WarnContext(ctx, "move cursor", "shard", next.Shard, "err", err)
+	moved := make([]Cursor, len(laps))
+	for n, l := range laps {
+		moved[n] = l.moved(runs, func(i int) bool { return answered[i] }, now)
+		if moved[n].LapStarted != 0 {
+			report.OldestLap = earlier(report.OldestLap, moved[n].LapStarted)
 		}
 	}
+	pool(s.Limits.SweepWidth, len(laps), func(n int) {
+		if !p.acts || moved[n] == laps[n].cursor {
+			return
+		}
+		if err := s.Cursors.MoveCursor(ctx, laps[n].cursor, moved[n]); err != nil && !Refused(err) {
+			s.Logger.WarnContext(ctx, "move cursor", "shard", moved[n].Shard, "err", err)
+		}
+	})
 }
 
 func earlier(a, b Millis) Millis {

@@ -23,8 +23,8 @@ type Limits struct {
 	// ClaimLease is how long other sweeps leave a claimed run alone; longer than the
 	// budget, so that they never duel over a healthy finalisation.
 	ClaimLease time.Duration
-	// NewRunsFor is how long a sweep takes new runs; what it has begun it may go on
-	// with until SweepTimeout.
+	// NewRunsFor is how long a sweep asks new runs; those that it has found to be over
+	// it finalises as long as a whole finalisation fits before SweepTimeout.
 	NewRunsFor time.Duration
 	// SweepTimeout is the reap function's timeout.
 	SweepTimeout time.Duration
@@ -94,16 +94,26 @@ type Limits struct {
 	FanOutAt int
 	// ProbeBatch is how many runs one call of the probe function asks.
 	ProbeBatch int
-	// ProbeCalls is how many probe calls a sweep has under way at a time.
+	// ProbeCalls is how many probe calls a sweep has under way at most. They begin at
+	// the pace of [Limits.Pace], so that more are under way only where answers are slow.
 	ProbeCalls int
-	// ProbeRate is how many exec calls a second a sweep may cause: a share of the
-	// account's bucket of 40 a second, which starts and stops of tasks draw on too.
+	// ProbeRate is how many exec calls a second sweeps may cause, on the average of a
+	// minute: a share of the account's bucket of 40 a second, which starts and stops of
+	// tasks draw on too.
 	ProbeRate float64
 	// ProbeWidth is how many exec sessions one probe call holds at a time.
 	ProbeWidth int
-	// SweepWidth is how many runs one sweep finalises at a time.
+	// SweepWidth is how many runs one sweep finalises at a time, and how many calls it
+	// has under way where it lists and describes.
 	SweepWidth int
 }
+
+// Pace is how many exec calls a second a sweep causes while it asks: so many that a
+// minute's share is used up within NewRunsFor.
+func (l Limits) Pace() float64 { return l.ProbeRate * time.Minute.Seconds() / l.NewRunsFor.Seconds() }
+
+// lastStart is how long after its begin a sweep may still begin a finalisation.
+func (l Limits) lastStart() time.Duration { return l.SweepTimeout - l.RunBudget - l.StopGrace }
 
 // DefaultLimits are the production values.
 var DefaultLimits = Limits{
@@ -144,7 +154,7 @@ var DefaultLimits = Limits{
 	BreakerMost:       50,
 	FanOutAt:          10_000,
 	ProbeBatch:        20,
-	ProbeCalls:        4,
+	ProbeCalls:        16,
 	ProbeRate:         20,
 	ProbeWidth:        10,
 	SweepWidth:        8,
@@ -166,10 +176,10 @@ func (l Limits) Validate() error {
 	for _, n := range []int{l.ProbeTail, l.ProbeRest, l.Page, l.InlineSegment, l.StderrTail, l.BreakerMost, l.FanOutAt, l.ProbeBatch, l.ProbeCalls, l.ProbeWidth, l.SweepWidth} {
 		need(n > 0, "every size and width must be positive")
 	}
-	need(l.ProbeRate > 0 && l.ProbeRate <= 40, "the probe rate must be above 0 and within the account's 40 a second")
+	need(l.ProbeRate > 0 && l.Pace() <= 40, "the probe rate, spent in the time for new runs, must be above 0 and within the account's 40 a second")
 	need(l.RunBudget < l.ClaimLease, "a claim's lease must outlive the run budget, or sweeps duel")
 	need(l.ClaimLease < l.RunTTL, "a claim's lease must be shorter than the run TTL")
-	need(l.NewRunsFor+l.RunBudget+l.StopGrace < l.SweepTimeout, "the last run taken must fit into the sweep's timeout")
+	need(l.NewRunsFor < l.lastStart(), "the last run taken must fit into the sweep's timeout")
 	need(l.SweepTimeout <= 15*time.Minute, "a function may run 15 minutes at most")
 	need(l.StopGrace < l.ProbeTimeout, "a termination must fit into one probe call")
 	need(l.HintLapse < l.Attachment, "a hint must make somebody look sooner, not later")

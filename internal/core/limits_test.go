@@ -18,7 +18,7 @@ func TestLimitsRelations(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]func(*core.Limits){
-		"must be above 0 and within the account's 40":       func(l *core.Limits) { l.ProbeRate = 41 },
+		"must be above 0 and within the account's 40":       func(l *core.Limits) { l.ProbeRate = 34 },
 		"must outlive the run budget":                       func(l *core.Limits) { l.RunBudget = l.ClaimLease },
 		"shorter than the run TTL":                          func(l *core.Limits) { l.RunTTL = l.ClaimLease },
 		"the last run taken must fit":                       func(l *core.Limits) { l.NewRunsFor = l.SweepTimeout - l.RunBudget - l.StopGrace },

@@ -301,23 +301,31 @@ func (s *Sweep) list(ctx context.Context, request SweepRequest, now Millis) (lis
 			shards = append(shards, shard)
 		}
 	}
-	for _, shard := range shards {
-		detached, err := s.Index.Detached(ctx, shard)
-		if err != nil {
-			return listing{}, err
+	parts, errs := make([]listing, len(shards)), make([]error, len(shards))
+	pool(s.Limits.SweepWidth, len(shards), func(n int) {
+		parts[n], errs[n] = s.listShard(ctx, shards[n], now)
+	})
+	for n, part := range parts {
+		if errs[n] != nil {
+			return listing{}, errs[n]
 		}
-		due, err := s.Index.Due(ctx, shard, now)
-		if err != nil {
-			return listing{}, err
-		}
-		sandboxes, err := s.Due.DueSandboxes(ctx, shard, now)
-		if err != nil {
-			return listing{}, err
-		}
-		found.runs = append(append(found.runs, detached...), due...)
-		found.sandboxes = append(found.sandboxes, sandboxes...)
+		found.runs = append(found.runs, part.runs...)
+		found.sandboxes = append(found.sandboxes, part.sandboxes...)
 	}
 	return found, nil
+}
+
+func (s *Sweep) listShard(ctx context.Context, shard int, now Millis) (listing, error) {
+	detached, err := s.Index.Detached(ctx, shard)
+	if err != nil {
+		return listing{}, err
+	}
+	due, err := s.Index.Due(ctx, shard, now)
+	if err != nil {
+		return listing{}, err
+	}
+	sandboxes, err := s.Due.DueSandboxes(ctx, shard, now)
+	return listing{runs: slices.Concat(detached, due), sandboxes: sandboxes}, err
 }
 
 // load reads the listed records, each once, oldest entry first.
