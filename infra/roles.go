@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"regexp"
+
 	"github.com/aws/aws-cdk-go/awscdk/v2"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
 	"github.com/sandkeeper/sandkeeper/internal/names"
@@ -83,8 +86,15 @@ func consumes(q queue) grant {
 	}
 }
 
-// bus is the bus for outbound events.
+// busName is how EventBridge spells the name of a bus; an ARN is none.
+var busName = regexp.MustCompile(`^[A-Za-z0-9._/-]+$`)
+
+// bus is the bus for outbound events. It panics, and so fails the synthesis, for what
+// is no name: reap would be refused there, and nobody would hear anything.
 func (k *keeper) bus() *string {
+	if !busName.MatchString(k.props.EventBus) {
+		panic(fmt.Errorf("context eventBus: want the name of a bus, got %q", k.props.EventBus))
+	}
 	return k.FormatArn(&awscdk.ArnComponents{
 		Service: new("events"), Resource: new("event-bus"), ResourceName: &k.props.EventBus,
 	})

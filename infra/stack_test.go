@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -309,6 +310,19 @@ func TestQueues(t *testing.T) {
 			same(t, "batch size", source.Properties["BatchSize"], test.batch)
 			same(t, "concurrency", at(source.Properties, "ScalingConfig", "MaximumConcurrency"), test.workers)
 		})
+	}
+}
+
+func TestWhatIsNoBusIsRefused(t *testing.T) {
+	for _, bus := range []string{"arn:aws:events:eu-west-1:000000000000:event-bus/others", "my bus", "*"} {
+		func() {
+			defer func() {
+				if said := fmt.Sprint(recover()); !strings.Contains(said, "context eventBus: want the name of a bus, got "+strconv.Quote(bus)) {
+					t.Errorf("%s: said %q", bus, said)
+				}
+			}()
+			(&keeper{props: Props{EventBus: bus}}).bus()
+		}()
 	}
 }
 
