@@ -57,6 +57,24 @@ func TestATaskThatDiesUnderAnAttachedHostIsOnlyAHint(t *testing.T) {
 	}
 }
 
+func TestNewsOfSomebodyElsesTaskIsNoWork(t *testing.T) {
+	in := installed(t)
+	r := in.begin(t, agent{run: "bystander", shell: lives})
+	sample := string(event(t, "reap-task-stopped.json"))
+	for what, news := range map[string]string{
+		"another installation's":                    strings.Replace(sample, "sandkeeper/5HQZ", "other/5HQZ", 1),
+		"an instance unknown":                       sample,
+		"an instance of ours that has another task": strings.Replace(sample, "5HQZJ4KVTN2WYD7RC3MXB6AFGE", string(r.Instance), 1),
+	} {
+		before := in.scan(t)
+		report := in.reap(t, []byte(news))
+		checkUnchanged(t, "news of "+what, before, in.scan(t))
+		if len(report.Runs) != 0 {
+			t.Errorf("news of %s: the sweep says %+v", what, report.Runs)
+		}
+	}
+}
+
 func TestMalformedEventsAreOneErrorAndChangeNothing(t *testing.T) {
 	in := installed(t)
 	in.begin(t, agent{run: "bystander", shell: lives})

@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -169,7 +170,7 @@ func TestAnIdleSandboxIsKeptWarmAndThenStopped(t *testing.T) {
 	}
 }
 
-func TestAnInstallationThatObservesWritesNothing(t *testing.T) {
+func TestPlansAndObservationWriteNothing(t *testing.T) {
 	in := installed(t)
 	runs := in.beginAll(t, []agent{
 		{run: "observed", shell: "echo done"},
@@ -179,17 +180,22 @@ func TestAnInstallationThatObservesWritesNothing(t *testing.T) {
 	in.exited(t, runs[0])
 	in.exited(t, runs[2])
 	in.hasten(t, runItem(in, runs[2].RunKey))
-	in.setMode(t, core.Observe)
-	before := in.scanWithoutBudget(t)
 	want := []core.Outcome{core.Finalized, core.Expired, core.Finalized}
-	in.sweepUntil(t, "report what would be done", func(report core.SweepReport) bool {
-		for i, r := range runs {
-			if e := entry(report, r.RunKey); e == nil || e.Outcome != want[i] || !e.Planned {
-				return false
-			}
-		}
-		return true
-	})
+	before := in.scanWithoutBudget(t)
+	reports := func(event []byte) {
+		await(t, "report what would be done", func() bool {
+			report := in.reap(t, event)
+			return !slices.ContainsFunc([]int{0, 1, 2}, func(i int) bool {
+				e := entry(report, runs[i].RunKey)
+				return e == nil || e.Outcome != want[i] || !e.Planned
+			})
+		})
+	}
+	reports([]byte(`{"mode":"plan"}`))
+	checkUnchanged(t, "a plan", before, in.scanWithoutBudget(t))
+	in.setMode(t, core.Observe)
+	before = in.scanWithoutBudget(t)
+	reports(event(t, "reap-tick.json"))
 	checkUnchanged(t, "observing", before, in.scanWithoutBudget(t))
 	in.setMode(t, core.Enforce)
 	in.finishAll(t, runs)

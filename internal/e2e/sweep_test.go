@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"bytes"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -56,6 +57,30 @@ func TestATickBringsAFinishedRunToAStoppedTask(t *testing.T) {
 	}
 	if task, err := in.fargate.Task(producing.TaskARN); err != nil || task.DesiredStatus != "RUNNING" {
 		t.Errorf("the producing run's task is to be %s: %v", task.DesiredStatus, err)
+	}
+}
+
+func TestARequestByNameSweepsOnlyThatRun(t *testing.T) {
+	in := installed(t)
+	runs := in.beginAll(t, []agent{{run: "named", shell: "echo done"}, {run: "not/named", shell: "echo done"}})
+	for _, r := range runs {
+		in.exited(t, r)
+	}
+	other := runItem(in, runs[1].RunKey)
+	before := in.item(t, other)
+	request, err := json.Marshal(core.SweepRequest{Runs: []core.RunKey{runs[0].RunKey}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "finish the named run", func() bool {
+		if report := in.reap(t, request); len(report.Runs) > 1 {
+			t.Fatalf("asked for one run, the sweep says %+v", report.Runs)
+		}
+		return in.run(t, runs[0].RunKey).Status.Terminal()
+	})
+	in.settle(t, runs[0].RunKey)
+	if after := in.item(t, other); !reflect.DeepEqual(before, after) {
+		t.Errorf("the other run changed from %v to %v", before, after)
 	}
 }
 
