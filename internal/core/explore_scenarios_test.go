@@ -55,8 +55,8 @@ func (boundless) Take(_ context.Context, _ core.Millis, want, _ int) (int, error
 
 // hint is reap told by ECS that a task stopped.
 func (s *stage) hint(name, run string) *mem.Actor {
+	r := s.run(run)
 	return s.play(name, func(p *mem.Process) {
-		r := s.run(run)
 		_, _ = s.indexed(p).TaskStopped(context.Background(), core.StoppedTask{
 			ARN: r.TaskARN, StartedBy: core.StartedBy("test", r.Instance), At: now(),
 		})
@@ -334,8 +334,9 @@ var scenarios = []scenario{
 			time.Sleep(3 * time.Minute)
 		},
 		cast: func(s *stage) {
+			r := s.run("r")
 			s.play("host", func(p *mem.Process) {
-				_ = startAgent(s.launcher(p), s.run("r"))
+				_ = startAgent(s.launcher(p), r)
 			})
 			s.viewer("viewer", "r", false)
 			s.sweeps(1)
@@ -357,8 +358,9 @@ var scenarios = []scenario{
 		name: "a takeover",
 		seed: func(w *world) { w.begin("r", nil) },
 		cast: func(s *stage) {
+			r := s.run("r")
 			s.play("host", func(p *mem.Process) {
-				ctx, r := context.Background(), s.run("r")
+				ctx := context.Background()
 				if _, err := p.Update(ctx, r.RunKey, core.Renew{Epoch: r.Epoch, Until: now().Add(s.limits.Attachment)}); err == nil {
 					_, _ = p.Update(ctx, r.RunKey, core.Detach{Epoch: r.Epoch, Now: now()})
 				}
@@ -378,8 +380,9 @@ var scenarios = []scenario{
 			w.fleet.Write("r", "unwanted\n")
 		},
 		cast: func(s *stage) {
+			r := s.run("r")
 			s.play("host", func(p *mem.Process) {
-				ctx, r := context.Background(), s.run("r")
+				ctx := context.Background()
 				_, _ = p.Update(ctx, r.RunKey, core.Renew{Epoch: r.Epoch, Until: now().Add(s.limits.Attachment)})
 				_, _ = p.Update(ctx, r.RunKey, core.Detach{Epoch: r.Epoch, Now: now()})
 			})
@@ -490,8 +493,9 @@ var scenarios = []scenario{
 		cast: func(s *stage) {
 			s.taskDies("r")
 			s.hint("reap", "r")
+			r := s.run("r")
 			s.play("host", func(p *mem.Process) {
-				ctx, r := context.Background(), s.run("r")
+				ctx := context.Background()
 				_, _ = p.Update(ctx, r.RunKey, core.Renew{Epoch: r.Epoch, Until: now().Add(s.limits.Attachment)})
 			})
 			s.passes(40 * time.Second)
@@ -541,8 +545,8 @@ var scenarios = []scenario{
 			w.fleet.Write("r", "may I?\n")
 		},
 		cast: func(s *stage) {
+			r := s.run("r")
 			s.play("host", func(p *mem.Process) {
-				r := s.run("r")
 				_, _ = p.Update(context.Background(), r.RunKey, core.Interrupt{Epoch: r.Epoch, Now: now(), Until: now().Add(s.limits.PauseTTL)})
 			})
 			s.cancels("r")

@@ -36,7 +36,7 @@ func TestExploration(t *testing.T) {
 		for _, sc := range scenarios {
 			t.Run(sc.name, func(t *testing.T) {
 				t.Parallel()
-				e := &explorer{sc: sc, bound: b, best: map[uint64]int{}, ends: map[uint64]bool{}}
+				e := &explorer{sc: sc, bound: b, best: map[uint64]int{}, readsFirst: map[string]bool{}, ends: map[uint64]bool{}}
 				synctest.Test(t, e.explore)
 				t.Logf("%s: %d schedules, %d of them cut at a known state, %d ends; %d states", sc.name, e.schedules, e.cut, len(e.ends), len(e.best))
 				total <- e.schedules
@@ -91,8 +91,9 @@ type explorer struct {
 	t                      *testing.T
 	sc                     scenario
 	bound                  bound
-	todo                   [][]branch      // by what they have spent
-	best                   map[uint64]int  // state: the most preemptions that were left in it
+	todo                   [][]branch     // by what they have spent
+	best                   map[uint64]int // state: the most preemptions that were left in it
+	readsFirst             map[string]bool
 	ends                   map[uint64]bool // states in which everybody had ended
 	schedules, cut, failed int
 }
@@ -131,7 +132,7 @@ func (e *explorer) push(b branch) {
 // on. What else could have been done at each new state is left for later.
 func (e *explorer) carryOut(b branch) {
 	e.schedules++
-	s := newStage(e.t, e.sc)
+	s := newStage(e.t, e.sc, e.readsFirst)
 	defer s.close()
 	for n := 0; ; n++ {
 		if n < len(b.steps) {
@@ -239,6 +240,7 @@ type stage struct {
 	current     int                 // who acts; -1: nobody is in the middle of something
 	waiting     map[int]bool        // preempted, and nothing has happened since that its next call could notice
 	preempted   map[int]bool        // at their next call
+	readsFirst  map[string]bool     // actors whose first call changes nothing, as far as any schedule has shown
 	sent        []delivery
 	handed      int
 	taken       []choice
@@ -248,12 +250,12 @@ type stage struct {
 	lost        map[core.RunID]bool         // runs whose task died by itself
 }
 
-func newStage(t *testing.T, sc scenario) *stage {
+func newStage(t *testing.T, sc scenario, readsFirst map[string]bool) *stage {
 	accusations := &recorder{TB: t}
 	store := mem.New(accusations)
 	w := &world{t: t, store: store, fleet: mem.NewFleet(store), limits: testLimits()}
 	s := &stage{
-		world: w, accusations: accusations, sc: sc, current: -1, sound: map[*mem.Actor]bool{}, waiting: map[int]bool{}, preempted: map[int]bool{},
+		world: w, accusations: accusations, sc: sc, current: -1, readsFirst: readsFirst, sound: map[*mem.Actor]bool{}, waiting: map[int]bool{}, preempted: map[int]bool{},
 		held: map[core.RunID]core.Millis{}, settings: map[*mem.Actor]core.Control{}, lost: map[core.RunID]bool{},
 	}
 	if sc.limits != nil {
@@ -338,7 +340,7 @@ func (s *stage) faulty(c choice) []choice {
 	if a.Begun() && !s.preempted[c.who] {
 		out = append(out, choice{c.who, mem.NotLanded})
 	}
-	if !a.ReadsOnly() {
+	if a.Begun() && !a.ReadsOnly() || !a.Begun() && !s.readsFirst[a.Name] {
 		out = append(out, choice{c.who, mem.AnswerLost}, choice{c.who, mem.StopAfter})
 	}
 	if len(s.taken) == 0 {
@@ -355,6 +357,13 @@ func (s *stage) step(c choice, check bool) {
 		c.who = s.deliver(-1 - c.who)
 	}
 	a := s.actors[c.who]
+	if !a.Begun() {
+		a.Begin()
+		s.readsFirst[a.Name] = a.ReadsOnly()
+	}
+	if a.Over() {
+		return // it found nothing to do
+	}
 	var before facts
 	if check {
 		before = s.facts(a)
@@ -384,7 +393,7 @@ func (s *stage) step(c choice, check bool) {
 func (s *stage) wake(c choice) {
 	delete(s.waiting, c.who)
 	delete(s.preempted, c.who)
-	if s.current >= 0 && s.current != c.who {
+	if s.current >= 0 && s.current != c.who { // preempted
 		s.waiting[s.current], s.preempted[s.current] = true, true
 	}
 	call := s.actors[c.who].Waits()

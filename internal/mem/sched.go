@@ -39,6 +39,7 @@ type Actor struct {
 	next    func() (string, bool)
 	stop    func()
 	waits   string
+	begun   bool
 	over    bool
 	history uint64
 	minted  int
@@ -60,22 +61,22 @@ func Unscheduled(ctx context.Context) context.Context {
 	return context.WithValue(ctx, unscheduled{}, true)
 }
 
-// Go adds an actor and lets it come to its first call. Everything it does through
-// p waits for [Sched.Step]; act must start no goroutine that uses p.
+// Go adds an actor, which has not begun. Everything that it will do through p waits
+// for [Sched.Step]; act must start no goroutine that uses p.
 func (s *Sched) Go(name string, act func(p *Process)) *Actor {
 	a := &Actor{Name: name, plan: map[int]Fault{}}
+	a.process = s.store.NewProcess(Faults{At: a.plan})
 	a.next, a.stop = iter.Pull(func(yield func(string) bool) {
-		a.process = s.store.NewProcess(Faults{At: a.plan, Before: func(ctx context.Context, call string) {
+		a.process.faults.Before = func(ctx context.Context, call string) {
 			if a.process.Stopped() || ctx.Value(unscheduled{}) != nil {
 				return
 			}
 			if !yield(call) {
 				a.process.kill()
 			}
-		}})
+		}
 		act(a.process)
 	})
-	a.advance()
 	return a
 }
 
@@ -84,11 +85,19 @@ func (a *Actor) advance() {
 	a.waits, a.over = call, !ok
 }
 
-// Waits is the call that the actor is about to make, "" once it is over.
+// Waits is the call that the actor is about to make, "" before it begins and once
+// it is over.
 func (a *Actor) Waits() string { return a.waits }
 
-// Begun reports whether the actor has come past its first call.
-func (a *Actor) Begun() bool { return a.over || len(a.process.Calls()) > 0 }
+// Begin lets the actor come to its first call. What it does before that, such as
+// looking at the clock, it does now.
+func (a *Actor) Begin() {
+	a.begun = true
+	a.advance()
+}
+
+// Begun reports whether the actor has begun.
+func (a *Actor) Begun() bool { return a.begun }
 
 // Over reports whether the actor has come to its end or was stopped.
 func (a *Actor) Over() bool { return a.over }
@@ -211,6 +220,9 @@ func (s *Sched) Digest(actors []*Actor, extra ...uint64) uint64 {
 	sum := mix(s.whole(), s.now())
 	for _, a := range actors {
 		sum = mix(sum, a.history, maphash.String(seed, a.waits))
+		if a.over {
+			sum = mix(sum, 1)
+		}
 	}
 	return mix(sum, extra...)
 }
