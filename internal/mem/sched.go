@@ -298,8 +298,8 @@ func (d *dumper) value(out []byte, v reflect.Value) []byte {
 		}
 		return d.value(append(out, '+'), v.Elem())
 	case reflect.Struct:
-		for i := range v.NumField() {
-			out = d.value(out, v.Field(i))
+		for _, field := range v.Fields() {
+			out = d.value(out, field)
 		}
 		return out
 	case reflect.Slice, reflect.Array:
