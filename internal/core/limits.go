@@ -156,7 +156,7 @@ var DefaultLimits = Limits{
 	ProbeBatch:        20,
 	ProbeCalls:        16,
 	ProbeRate:         20,
-	ProbeWidth:        10,
+	ProbeWidth:        20,
 	SweepWidth:        8,
 }
 
