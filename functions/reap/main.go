@@ -6,44 +6,11 @@ package main
 
 import (
 	"github.com/aws/aws-lambda-go/lambda"
-	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
-	"github.com/aws/aws-sdk-go-v2/service/ecs"
-	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
-	awslambda "github.com/aws/aws-sdk-go-v2/service/lambda"
-	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/sandkeeper/sandkeeper/internal/boot"
-	"github.com/sandkeeper/sandkeeper/internal/core"
-	"github.com/sandkeeper/sandkeeper/internal/ddb"
-	"github.com/sandkeeper/sandkeeper/internal/ebout"
-	"github.com/sandkeeper/sandkeeper/internal/ecstask"
-	"github.com/sandkeeper/sandkeeper/internal/lambdaprobe"
 	"github.com/sandkeeper/sandkeeper/internal/names"
-	"github.com/sandkeeper/sandkeeper/internal/s3blob"
-	"github.com/sandkeeper/sandkeeper/internal/sqsout"
 )
 
 func main() {
 	b := boot.New(names.Reap)
-	limits, db, queues := core.DefaultLimits, dynamodb.NewFromConfig(b.AWS), sqs.NewFromConfig(b.AWS)
-	runs := ddb.NewRuns(db, b.Get(names.RunsTable))
-	boxes := ddb.NewSandboxes(db, b.Get(names.SandboxesTable))
-	blobs := s3blob.New(s3.NewFromConfig(b.AWS), b.Get(names.LogBucket))
-	tasks := &ecstask.Tasks{ECS: ecs.NewFromConfig(b.AWS)}
-	probe := core.RemoteProber{Caller: &lambdaprobe.Caller{
-		Lambda: awslambda.NewFromConfig(b.AWS), Function: b.Get(names.ProbeFunction), Timeout: limits.ProbeTimeout,
-	}}
-	sweep := &core.Sweep{
-		Runs: runs, Index: runs, Notes: runs,
-		Log:       &core.LogWriter{Log: runs, Blobs: blobs, Inline: limits.InlineSegment, Retention: limits.Retention + names.SegmentsOutlive},
-		Sandboxes: boxes, Ledger: boxes, Due: boxes, Breaker: boxes, Cursors: boxes, Budget: boxes,
-		Controls: core.ModeDefault{Controls: boxes, Mode: core.Mode(b.Get(names.Mode))},
-		Tasks:    tasks, Lister: tasks, Prober: probe, Journals: probe,
-		Queue:     sqsout.New(queues, b.Get(names.ReclaimQueue)),
-		Fanout:    sqsout.NewShards(queues, b.Get(names.ShardQueue)),
-		Announcer: ebout.New(eventbridge.NewFromConfig(b.AWS), b.Get(names.EventBus)),
-		Install:   b.Get(names.Install), Provider: ecstask.Provider, Cluster: b.Get(names.Cluster),
-		Limits: limits, Logger: b.Log,
-	}
-	lambda.StartHandlerFunc(handler{sweep, b.Log}.handle)
+	lambda.StartHandlerFunc(handler{wire(b), b.Log}.handle)
 }

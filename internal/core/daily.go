@@ -169,8 +169,12 @@ func (s *Sweep) pruneSandbox(ctx context.Context, key SandboxKey) (*PruneReport,
 		return nil, nil
 	case err != nil:
 		return nil, err
-	case box.DueAt == 0 || box.Reclaiming != "" || box.ExecUntil > now:
-		return nil, nil // in use again, or about to end
+	case box.DueAt == 0 || box.Reclaiming != "" || box.ExecUntil > now || box.HoldUntil > now:
+		return nil, nil // in use again, about to end, or held as it is
+	}
+	latest, err := s.Runs.Run(ctx, RunKey{Tenant: box.Material.Tenant, Run: box.LatestRun})
+	if err != nil && !isNotFound(err) || latest.Hold.Live(now) {
+		return nil, ignoreNotFound(err)
 	}
 	target := ExecTarget{Cluster: box.Cluster, TaskARN: box.TaskARN, Container: box.Container}
 	pruner := JournalPruner{Dir: s.Journals, Format: DefaultJournal, Store: runStanding{s.Runs, box.Material.Tenant}}

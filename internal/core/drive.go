@@ -132,6 +132,11 @@ func (s *Sweep) work(ctx context.Context, j job, a *allowance) (RunReport, Notic
 	budget, cancel := context.WithTimeoutCause(ctx, s.Limits.RunBudget, errBudget)
 	defer cancel()
 	end, err := s.drive(budget, j, claimed, a)
+	if blocked, ok := errors.AsType[*blockedError](err); ok {
+		s.release(ctx, claimed)
+		entry.Outcome, entry.Reason = Held, blocked.why
+		return entry, Notice{}
+	}
 	if err != nil {
 		entry = entry.failed(err)
 		if context.Cause(budget) == errBudget || errors.Is(err, errBytes) {
@@ -181,12 +186,36 @@ func (s *Sweep) drive(ctx context.Context, j job, r Run, a *allowance) (ended, e
 	switch {
 	case r.Sealed != nil:
 		return ended{run: r, complete: true}, nil
-	case j.decision.act == actConclude:
+	case j.counts():
+		if err := s.unblocked(ctx); err != nil {
+			return ended{}, err
+		}
+	}
+	switch j.decision.act {
+	case actConclude:
 		return ended{run: r, complete: r.TaskARN == ""}, nil // without a task, no agent wrote anything
-	case j.decision.act == actFinalize:
+	case actFinalize:
 		return s.finalize(ctx, j, r, a)
 	}
 	return s.end(ctx, r, a)
+}
+
+// blockedError is why a claimed run is not ended now.
+type blockedError struct{ why string }
+
+func (e *blockedError) Error() string { return "end run: " + e.why }
+
+// unblocked reads the operator's settings after the claim, as whoever destroys must:
+// a freeze that was set meanwhile is honoured (I13).
+func (s *Sweep) unblocked(ctx context.Context) error {
+	control, err := s.Controls.Control(ctx)
+	if err != nil {
+		return err
+	}
+	if !control.EndsUnsealed() {
+		return &blockedError{stopped(control)}
+	}
+	return nil
 }
 
 // finalize drains a finished agent's journal. What the probe brought along is used

@@ -160,11 +160,12 @@ func (v View) Living(ctx context.Context, _ string) ([]string, error) {
 	return out, err
 }
 
-// RunStray starts a task behind everybody's back.
+// RunStray starts a task behind everybody's back; its instance is what follows the
+// installation in startedBy.
 func (f *Fleet) RunStray(startedBy string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.run("stray-"+startedBy, startedBy)
+	return f.run(startedBy[strings.LastIndex(startedBy, "/")+1:], startedBy)
 }
 
 // List lists the journals of a task's agents, all of them old.

@@ -1,0 +1,266 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
+)
+
+// path is one way to destroy something: an agent, a task, a journal. attempt is what
+// would do it, destroyed whether it was done.
+type path struct {
+	site      string // the call in core that destroys
+	setUp     func(w *world)
+	attempt   func(w *world)
+	destroyed func(w *world) bool
+	blockedBy []string // of observe, freeze, breaker, hold
+}
+
+const everything = "observe freeze breaker hold"
+
+// destructive is every path on which something is destroyed, with what keeps it back
+// (I13, DESIGN 5). A call that destroys and has no row here fails the test below.
+var destructive = map[string]path{
+	"an expired run's agent is ended": {
+		site: "Sweep.end: Terminate", setUp: pastItsTime, attempt: sweepOnly,
+		destroyed: func(w *world) bool { return !w.fleet.Alive("r") }, blockedBy: strings.Fields(everything),
+	},
+	"a cancelled run's agent is ended": {
+		site: "Sweep.end: Terminate",
+		setUp: func(w *world) {
+			w.left("r", "works\n")
+			if _, err := core.RequestCancelOf(w.t.Context(), w.store, key("r")); err != nil {
+				w.t.Fatal(err)
+			}
+		},
+		attempt: sweepOnly, destroyed: func(w *world) bool { return !w.fleet.Alive("r") }, blockedBy: []string{"observe"},
+	},
+	"a run whose agent died is closed": {
+		site: "Sweep.end: Terminate",
+		setUp: func(w *world) {
+			w.left("r", "half\n")
+			w.fleet.Die("r")
+			w.tick()
+			time.Sleep(w.limits.DeadApart)
+		},
+		attempt: sweepOnly, destroyed: func(w *world) bool { return w.run("r").Status.Terminal() },
+		blockedBy: []string{"observe", "freeze", "breaker"},
+	},
+	"a finished run's task is stopped": {
+		site: "Reclaimer.stopTask: Stop", setUp: func(w *world) { closedBySweep(w, func() { w.fleet.Exit("r", 0) }) }, attempt: reclaimOnly,
+		destroyed: noTask, blockedBy: []string{"observe", "freeze", "hold"},
+	},
+	"an expired run's task is stopped": {
+		site: "Reclaimer.stopTask: Stop", setUp: func(w *world) { closedBySweep(w, func() { time.Sleep(w.limits.RunTTL) }) }, attempt: reclaimOnly,
+		destroyed: noTask, blockedBy: strings.Fields(everything),
+	},
+	"an idle sandbox's task is stopped": {
+		site: "Reclaimer.condemn: Condemn",
+		setUp: func(w *world) {
+			keptWarm(w)
+			time.Sleep(w.limits.IdleTTL)
+		},
+		attempt: func(w *world) { w.tick() }, destroyed: noTask, blockedBy: strings.Fields(everything),
+	},
+	"a late launch's task is stopped": {
+		site: "Reclaimer.stopTask: Stop",
+		setUp: func(w *world) {
+			row := core.LedgerRow{Instance: "late", Provider: "fargate", State: core.LedgerIntent, LaunchUntil: now(), Cluster: "c", DueAt: now(), UpdatedAt: now()}
+			if _, err := w.store.PutIntent(w.t.Context(), row); err != nil {
+				w.t.Fatal(err)
+			}
+			w.fleet.RunStray("test/late")
+			time.Sleep(w.limits.LaunchLag)
+		},
+		attempt: func(w *world) { w.tick(); w.tick() }, destroyed: noTask, blockedBy: []string{"observe", "freeze"},
+	},
+	"a leaked task is stopped": {
+		site: "Reclaimer.stopTask: Stop",
+		setUp: func(w *world) {
+			w.stopLeaks = true
+			w.fleet.RunStray("test/stray")
+			time.Sleep(w.limits.LeakGrace)
+		},
+		attempt: dailyAndReclaim, destroyed: noTask, blockedBy: []string{"observe", "freeze", "breaker"},
+	},
+	"an idle sandbox's journals are removed": {
+		site: "directoryRemover.Remove: Remove", setUp: keptWarm, attempt: dailyAndReclaim,
+		destroyed: func(w *world) bool { return w.fleet.Pruned("r") }, blockedBy: []string{"observe", "freeze", "hold"},
+	},
+	"a sandbox whose task has gone is replaced": { // nothing lives in it
+		site: "Launcher.replace: Condemn",
+		setUp: func(w *world) {
+			keptWarm(w)
+			w.fleet.KillTask(w.run("r").TaskARN)
+		},
+		attempt: func(w *world) {
+			l := w.launcher(w.store.Process)
+			q := core.RunRequest{RunKey: key("next"), Thread: "thread-r", HostNonce: "h", Definition: "d"}
+			r, err := l.Start(w.t.Context(), q)
+			if err == nil {
+				_, err = l.Launch(w.t.Context(), r, material("r"), core.TaskSpec{Cluster: "c", Container: "agent"})
+			}
+			if err != nil {
+				w.t.Error(err)
+			}
+		},
+		destroyed: func(w *world) bool { return w.run("next").TaskARN != "" },
+	},
+}
+
+func pastItsTime(w *world) {
+	w.left("r", "works\n")
+	time.Sleep(w.limits.RunTTL)
+}
+
+// closedBySweep is a run that a sweep has closed, and whose message waits.
+func closedBySweep(w *world, end func()) {
+	w.left("r", "x\n")
+	end()
+	sweepOnly(w)
+	if !w.run("r").Status.Terminal() {
+		w.t.Fatal("the run is not closed")
+	}
+}
+
+func keptWarm(w *world) {
+	w.begin("r", func(q *core.RunRequest) { q.Reclaim = core.ReclaimIdle })
+	w.fleet.Exit("r", 0)
+	w.detach("r")
+	w.tick()
+}
+
+func sweepOnly(w *world) { _, _ = w.sweep(w.store.Process).Run(w.t.Context(), core.SweepRequest{}) }
+
+func reclaimOnly(w *world) { w.drainQueue(w.store.Process) }
+
+func dailyAndReclaim(w *world) {
+	_, _ = w.sweep(w.store.Process).Daily(w.t.Context())
+	w.drainQueue(w.store.Process)
+}
+
+func noTask(w *world) bool { return len(w.fleet.Running()) == 0 }
+
+// TestEveryDestructivePathHonoursTheOperator tries each path with each control set,
+// and with none.
+func TestEveryDestructivePathHonoursTheOperator(t *testing.T) {
+	controls := map[string]func(w *world){
+		"nothing": func(*world) {},
+		"observe": func(w *world) { w.store.SetControl(core.Control{Mode: core.Observe}) },
+		"freeze":  func(w *world) { w.store.SetControl(core.Control{Frozen: true}) },
+		"breaker": func(w *world) { w.store.SetControl(core.Control{Breaker: core.Breaker{TrippedAt: now()}}) },
+		"hold": func(w *world) {
+			o := &core.Operator{Runs: w.store, Sandboxes: w.store, Ledger: w.store, Audit: w.store}
+			err := o.Hold(w.t.Context(), key("r"), now().Add(24*time.Hour), core.By{Who: "ops", Why: "look"})
+			if err != nil && !errors.Is(err, core.ErrNotFound) {
+				w.t.Fatal(err)
+			}
+		},
+	}
+	for name, p := range destructive {
+		for control, set := range controls {
+			t.Run(name+" under "+control, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t)
+					p.setUp(w)
+					set(w)
+					p.attempt(w)
+					if got, want := p.destroyed(w), !slices.Contains(p.blockedBy, control); got != want {
+						t.Errorf("destroyed: %v, want %v", got, want)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestNoDestructiveCallIsWithoutARow scans core for calls that destroy.
+func TestNoDestructiveCallIsWithoutARow(t *testing.T) {
+	want := map[string]bool{
+		// Carriers and parts of one path, which decide nothing.
+		"ServeProbe: Terminate": true, "ServeProbe: Remove": true, "PrunePlan.remove: Remove": true,
+		"Reclaimer.condemn: Condemn": true,
+	}
+	for _, p := range destructive {
+		want[p.site] = true
+	}
+	got := map[string]bool{}
+	files, err := parser.ParseDir(token.NewFileSet(), ".", func(i fs.FileInfo) bool { return !strings.HasSuffix(i.Name(), "_test.go") }, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files["core"].Files {
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Body != nil {
+				for _, callee := range destroyers(fn.Body) {
+					got[functionName(fn)+": "+callee] = true
+				}
+			}
+		}
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("calls that destroy: %v\nrows: %v", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)))
+	}
+}
+
+// destroyers lists the destroying methods that a body calls.
+func destroyers(body *ast.BlockStmt) []string {
+	var out []string
+	ast.Inspect(body, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		if s, ok := call.Fun.(*ast.SelectorExpr); ok && slices.Contains([]string{"Stop", "Terminate", "Condemn", "Remove"}, s.Sel.Name) {
+			out = append(out, s.Sel.Name)
+		}
+		return true
+	})
+	return out
+}
+
+func functionName(fn *ast.FuncDecl) string {
+	if fn.Recv == nil {
+		return fn.Name.Name
+	}
+	receiver := fn.Recv.List[0].Type
+	if star, ok := receiver.(*ast.StarExpr); ok {
+		receiver = star.X
+	}
+	return receiver.(*ast.Ident).Name + "." + fn.Name.Name
+}
+
+// TestAFreezeBetweenClaimAndEndIsHonoured: whoever destroys marks, then reads (I13).
+func TestAFreezeBetweenClaimAndEndIsHonoured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		pastItsTime(w)
+		claimed := false
+		p := w.store.NewProcess(mem.Faults{Before: func(_ context.Context, name string) {
+			if claimed {
+				w.store.SetControl(core.Control{Frozen: true})
+			}
+			claimed = claimed || name == "claim"
+		}})
+		report, err := w.sweep(p).Run(t.Context(), core.SweepRequest{})
+		if err != nil || outcomes(report)["r"] != core.Held || !w.fleet.Alive("r") {
+			t.Errorf("outcome %v, %v; the agent lives: %v", outcomes(report), err, w.fleet.Alive("r"))
+		}
+		w.store.SetControl(core.Control{})
+		if got := outcomes(w.tick())["r"]; got != core.Expired || w.fleet.Alive("r") {
+			t.Errorf("thawed: outcome %s", got)
+		}
+	})
+}
