@@ -219,9 +219,18 @@ func (l *Launcher) condemn(ctx context.Context, row LedgerRow, arn string) error
 // StartAgent begins the run's agent in its task, once: a repeat only reports. While
 // the task cannot be reached yet it tries again, until ctx ends. input, if not nil,
 // is the agent's stdin.
+//
+// Order: the attachment first, and nothing after its end. A sweep that has seen that no
+// agent began is refused while the host is attached, so none begins under its hands.
 func (l *Launcher) StartAgent(ctx context.Context, r Run, agent JournalStart, input []byte) (JournalStarted, error) {
 	agent.Run, agent.Nonce = r.RunKey.Run, r.Nonce
 	agent.Input, agent.InputBytes = input != nil, int64(len(input))
+	until := MillisOf(time.Now()).Add(l.Limits.Attachment)
+	if _, err := l.Runs.Update(ctx, r.RunKey, Renew{Epoch: r.Epoch, Until: until}); err != nil {
+		return JournalStarted{}, fmt.Errorf("start agent of run %s: %w", r.RunKey, err)
+	}
+	ctx, cancel := context.WithDeadline(ctx, until.Time())
+	defer cancel()
 	for wait := time.Second; ; wait = min(2*wait, 8*time.Second) {
 		started, err := l.Agents.StartAgent(ctx, targetOf(r), agent, input)
 		if err == nil {
