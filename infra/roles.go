@@ -66,11 +66,12 @@ func (k *keeper) reclaimGrants() []grant {
 		actions:   []string{"dynamodb:ConditionCheckItem", "dynamodb:GetItem", "dynamodb:UpdateItem"},
 		resources: []*string{k.runs.TableArn()},
 	}, {
-		actions: []string{
-			"dynamodb:ConditionCheckItem", "dynamodb:DeleteItem", "dynamodb:GetItem",
-			"dynamodb:PutItem", "dynamodb:UpdateItem",
-		},
+		actions:   []string{"dynamodb:ConditionCheckItem", "dynamodb:GetItem", "dynamodb:UpdateItem"},
 		resources: []*string{k.sandboxes.TableArn()},
+	}, {
+		// Instance records only: ledger rows, settings and audit entries are never deleted.
+		actions: []string{"dynamodb:DeleteItem"}, resources: []*string{k.sandboxes.TableArn()},
+		conditions: map[string]any{"ForAllValues:StringLike": map[string]any{"dynamodb:LeadingKeys": []string{names.SandboxKeys + "*"}}},
 	}, {
 		actions: []string{"ecs:DescribeTasks", "ecs:StopTask"}, resources: []*string{k.tasks()},
 	}, consumes(k.jobs)}

@@ -535,9 +535,8 @@ var ships = map[string][]string{
 	},
 	"reclaim-role": {
 		"dynamodb:ConditionCheckItem runs.Arn", "dynamodb:ConditionCheckItem sandboxes.Arn",
-		"dynamodb:DeleteItem sandboxes.Arn",
+		"dynamodb:DeleteItem sandboxes.Arn if ForAllValues:StringLike dynamodb:LeadingKeys key#*",
 		"dynamodb:GetItem runs.Arn", "dynamodb:GetItem sandboxes.Arn",
-		"dynamodb:PutItem sandboxes.Arn",
 		"dynamodb:UpdateItem runs.Arn", "dynamodb:UpdateItem sandboxes.Arn",
 		"ecs:DescribeTasks " + allTasks, "ecs:StopTask " + allTasks,
 		"logs:CreateLogStream reclaimlogs.Arn", "logs:PutLogEvents reclaimlogs.Arn",

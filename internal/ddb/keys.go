@@ -20,7 +20,7 @@ const (
 	skRow     = "row"
 	skControl = "control"
 
-	pkSandbox = "key#"
+	pkSandbox = names.SandboxKeys
 	pkRow     = "task#"
 	pkControl = "control"
 	pkAudit   = "audit#" // and the day, in UTC

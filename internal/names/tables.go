@@ -22,6 +22,9 @@ var (
 	SK = Attribute{"sk", String}
 )
 
+// SandboxKeys begins the partition keys of instance records.
+const SandboxKeys = "key#"
+
 // TTL is the attribute of every table that holds an item's expiry.
 const TTL = "expiresAt"
 
