@@ -16,7 +16,7 @@ var (
 	errBytes  = errors.New("the sweep's share of bytes is spent")
 )
 
-// releaseWithin bounds a release.
+// releaseWithin bounds what follows where a run's budget is spent: one call.
 const releaseWithin = 5 * time.Second
 
 // allowance is what the finalisations of one sweep may read together.
@@ -289,6 +289,9 @@ func (s *Sweep) end(ctx context.Context, r Run, a *allowance) (ended, error) {
 	if Refused(err) || !waited && !isRewritten(err) {
 		return ended{}, err
 	}
+	// A sandbox that never answers has used up the run's budget by now, each time.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
+	defer cancel()
 	fresh, err := s.Runs.Run(ctx, r.RunKey)
 	if err != nil {
 		return ended{}, err
