@@ -155,7 +155,7 @@ func claimOf(j job, now Millis, l Limits) Claim {
 		TTLSeconds: j.run.TTLSeconds, Instance: j.run.Instance, TaskARN: j.run.TaskARN,
 	}
 	if j.run.Status == Interrupted {
-		c.Since = j.run.InterruptedSince
+		c.Paused, c.Since = true, j.run.InterruptedSince
 	}
 	reason := j.decision.reason
 	c.AboutTask = j.decision.act == actConclude || reason == EndDied || reason == EndNeverStarted

@@ -181,11 +181,12 @@ func (t Attach) Landed(r Run) bool { return r.ClaimNonce == t.Nonce && r.Epoch =
 // Claim takes a detached or paused run for a sweep. What led to it is part of its
 // own condition (I8), so a viewer who came back wins.
 type Claim struct {
-	Seen  int64  // epoch as read
-	Since Millis // detachedSince, or interruptedSince of a paused run, as read
-	Nonce string
-	Now   Millis
-	Until Millis
+	Seen   int64  // epoch as read
+	Paused bool   // as read
+	Since  Millis // detachedSince, or interruptedSince of a paused run, as read
+	Nonce  string
+	Now    Millis
+	Until  Millis
 	// Ending, if set, is the decision to end the run, final from here on. It needs
 	// that the run has none yet.
 	Ending EndReason
@@ -207,8 +208,8 @@ func (Claim) Name() string { return "claim" }
 // no live hold, for a cancel the recorded cancel.
 func (t Claim) Apply(r Run) (Run, error) {
 	if why := failing(
-		check{r.Status == Running && r.Row == RowDetached && r.DetachedSince == t.Since ||
-			r.Status == Interrupted && r.InterruptedSince == t.Since, "not-detached"},
+		check{!t.Paused && r.Status == Running && r.Row == RowDetached && r.DetachedSince == t.Since ||
+			t.Paused && r.Status == Interrupted && r.InterruptedSince == t.Since, "not-detached"},
 		check{r.Epoch == t.Seen, "epoch"},
 		check{r.ClaimUntil <= t.Now, "claimed"},
 		check{t.Ending == "" || r.Ending == nil, "ending"},

@@ -107,6 +107,7 @@ func TestRunTransitionsRefuse(t *testing.T) {
 		{"attach to a run that another host has", attach, attachedRun(), "attached-elsewhere"},
 		{"claim of an attached run", claim, attachedRun(), "not-detached"},
 		{"claim of a run that left again since", claim, changed(detachedRun(), func(r *core.Run) { r.DetachedSince = 60 }), "not-detached"},
+		{"claim of a run that is paused since", claim, changed(pausedRun(), func(r *core.Run) { r.InterruptedSince = 50 }), "not-detached"},
 		{"claim of an ended run", claim, terminalRun(), "not-detached"},
 		{"claim of a run that another sweep had meanwhile", claim, changed(detachedRun(), otherEpoch), "epoch"},
 		{"claim of a run that another sweep has", claim, changed(detachedRun(), func(r *core.Run) { r.ClaimUntil = 71 }), "claimed"},
@@ -229,7 +230,7 @@ func TestRunTransitionsApply(t *testing.T) {
 			r.Ending = &core.Ending{Reason: core.EndExpired, At: 1}
 		}), swept(""), true},
 		{"claim to expire is final", expiry(), changed(detachedRun(), func(r *core.Run) { r.Hold.Until = 70 }), swept(core.EndExpired), true},
-		{"claim takes a paused run as it is", changed(claim, func(c *core.Claim) { c.Since = 60 }), pausedRun(), swept(""), true},
+		{"claim takes a paused run as it is", changed(claim, func(c *core.Claim) { c.Paused, c.Since = true, 60 }), pausedRun(), swept(""), true},
 		{"release ends the lease", release, changed(detachedRun(), func(r *core.Run) { r.ClaimUntil = 170 }), func(r *core.Run) { r.ClaimUntil = 0 }, false},
 		{"append moves the end", appended, detachedRun(), func(r *core.Run) { r.LogEnd, r.LogHash = 20, []byte("next") }, true},
 		{"append seals", changed(appended, func(a *core.Append) { a.Sealed = &core.Sealed{ExitCode: 3} }), detachedRun(), func(r *core.Run) {

@@ -95,9 +95,12 @@ func attach(c *change, t core.Attach) {
 }
 
 func claim(c *change, t core.Claim) {
-	detached := is("status", core.Running).And(there("detachedShard"), is("detachedSince", t.Since))
-	paused := is("status", core.Interrupted).And(is("interruptedSince", t.Since))
-	c.need(detached.Or(paused), is("driverEpoch", t.Seen), atMost("claimUntil", t.Now))
+	if t.Paused {
+		c.need(is("status", core.Interrupted), is("interruptedSince", t.Since))
+	} else {
+		c.need(is("status", core.Running), there("detachedShard"), is("detachedSince", t.Since))
+	}
+	c.need(is("driverEpoch", t.Seen), atMost("claimUntil", t.Now))
 	if t.AboutTask {
 		c.need(is("instanceId", t.Instance), is("taskArn", t.TaskARN))
 	}

@@ -132,6 +132,7 @@ func TestEveryTransitionIsOneConditionalRequest(t *testing.T) {
 			" AND ((attribute_exists (detachedShard)) OR ((dueKind = lapse) AND ((attribute_not_exists (dueAt)) OR (dueAt <= 8))))"},
 		{core.Attach{Seen: 4, Nonce: "n", Now: 8, Until: 9, Takeover: true}, "(status = running) AND (attribute_not_exists (ending)) AND (attribute_not_exists (cancelRequested)) AND (driverEpoch = 4)"},
 		{core.Claim{Seen: 4, Since: 7, Nonce: "n", Now: 8, Until: 9}, claimable},
+		{core.Claim{Seen: 4, Paused: true, Since: 7, Nonce: "n", Now: 8, Until: 9}, strings.Replace(claimable, "(status = running) AND (attribute_exists (detachedShard)) AND (detachedSince = 7)", "(status = interrupted) AND (interruptedSince = 7)", 1)},
 		{core.Claim{Seen: 4, Since: 7, Nonce: "n", Now: 8, Until: 9, Ending: core.EndExpired, TTLSeconds: 60}, claimable +
 			" AND (attribute_not_exists (ending)) AND (ttlSeconds = 60) AND ((attribute_not_exists (hold.until)) OR (hold.until <= 8))"},
 		{core.Claim{Seen: 4, Since: 7, Nonce: "n", Now: 8, Until: 9, Ending: core.EndCancelled}, claimable +
@@ -160,7 +161,7 @@ func TestEveryTransitionIsOneConditionalRequest(t *testing.T) {
 }
 
 // claimable is what every claim needs.
-const claimable = "(((status = running) AND (attribute_exists (detachedShard)) AND (detachedSince = 7)) OR ((status = interrupted) AND (interruptedSince = 7)))" +
+const claimable = "(status = running) AND (attribute_exists (detachedShard)) AND (detachedSince = 7)" +
 	" AND (driverEpoch = 4) AND ((attribute_not_exists (claimUntil)) OR (claimUntil <= 8))"
 
 // flat leaves an expression's parentheses out: the builder nests each AND.

@@ -198,7 +198,7 @@ func drawClaim(rt *rapid.T, r core.Run) core.Transition {
 	}
 	return core.Claim{
 		Seen: as(rt, "epoch", r.Epoch, epochs), Since: as(rt, "since", since, times), Nonce: nonces.Draw(rt, "mine"),
-		Now: moments.Draw(rt, "now"), Until: moments.Draw(rt, "until"), Ending: endings.Draw(rt, "to end"),
+		Paused: as(rt, "paused", r.Status == core.Interrupted, booleans), Now: moments.Draw(rt, "now"), Until: moments.Draw(rt, "until"), Ending: endings.Draw(rt, "to end"),
 		AboutTask: booleans.Draw(rt, "about task"), Instance: as(rt, "instance", r.Instance, instances),
 		TaskARN: as(rt, "task", r.TaskARN, tasks), TTLSeconds: rapid.SampledFrom([]int64{r.TTLSeconds, r.TTLSeconds, r.TTLSeconds + 1}).Draw(rt, "ttl"),
 	}
