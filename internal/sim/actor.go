@@ -19,6 +19,7 @@ type actor struct {
 	id    int
 	kind  string // sweep, plan, reclaim, host, operator
 	name  string
+	run   int           // whom it is about
 	skew  time.Duration // how far its clock is ahead
 	p     *mem.Process
 	plan  map[int]mem.Fault
@@ -28,27 +29,33 @@ type actor struct {
 	over  bool
 
 	// What the oracle remembers of it.
-	begun     int          // its first step
-	control   core.Control // as it knows it
-	looks     bool         // it began where nothing may be written
-	read      bool         // it has read control
-	sinceRead int          // its calls since, describing aside
-	readAt    int          // the step of that
+	begun     int                   // its first step
+	epochs    map[core.RunKey]int64 // of its claims
+	control   core.Control          // as it knows it
+	free      bool                  // some time it read that nothing keeps it from ending runs
+	looks     bool                  // it began where nothing may be written
+	read      bool                  // it has read control
+	sinceRead int                   // its calls since, describing aside
+	readAt    int                   // the step of that
 }
+
+// aside are the calls that decide nothing about anybody: they belong to the step of
+// the call before them.
+var aside = map[string]bool{"audit": true, "read cursor": true, "move cursor": true, "take budget": true}
 
 // joined marks a context whose calls belong to the step of the call before them.
 type joined struct{}
 
 // spawn adds an actor and lets it come to its first call. do must make its calls
 // through a and start no goroutine that does.
-func (w *world) spawn(id int, kind, name string, timeout time.Duration, do func(ctx context.Context, a *actor)) *actor {
-	a := &actor{id: id, kind: kind, begun: w.steps, name: fmt.Sprintf("%s#%d", name, id), plan: map[int]mem.Fault{}}
+func (w *world) spawn(id int, kind, name string, run int, timeout time.Duration, do func(ctx context.Context, a *actor)) *actor {
+	a := &actor{id: id, kind: kind, run: run, begun: w.calls, epochs: map[core.RunKey]int64{}, name: fmt.Sprintf("%s#%d", name, id), plan: map[int]mem.Fault{}}
 	if w.config.Skew > 0 {
 		a.skew = w.config.Skew * time.Duration(id%3-1)
 	}
 	a.next, a.close = iter.Pull(func(yield func(string) bool) {
 		a.p = w.store.NewProcess(mem.Faults{At: a.plan, Before: func(ctx context.Context, call string) {
-			if !a.p.Stopped() && ctx.Value(joined{}) == nil && !yield(call) {
+			if !a.p.Stopped() && ctx.Value(joined{}) == nil && !aside[call] && !yield(call) {
 				a.plan[len(a.p.Calls())+1] = mem.StopBefore
 			}
 		}})
@@ -81,7 +88,7 @@ func (w *world) advance(a *actor) {
 // what came of it.
 func (w *world) step(a *actor, fault mem.Fault) {
 	call := a.waits
-	w.steps++
+	w.calls++
 	if w.tracing {
 		text := a.name + ": " + call
 		if fault != mem.None {

@@ -14,6 +14,7 @@ import (
 
 // apply lets a choice happen, if it can.
 func (w *world) apply(c Choice) {
+	w.steps++
 	switch {
 	case c.Op == OpGo:
 		w.goOn(c)
@@ -46,13 +47,15 @@ func (w *world) enter(c Choice) {
 	case OpSweep, OpPlan, OpApply:
 		w.enterSweep(c)
 	case OpDaily:
-		w.spawn(c.ID, "daily", "daily", w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
-			_, _ = w.sweep(a).Daily(ctx)
+		w.spawn(c.ID, "daily", "daily", c.Run, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
+			s := w.sweep(a)
+			s.Due = joinedShards{w.ports(a), 0}
+			_, _ = s.Daily(ctx) // the next day does what is left
 		})
 	case OpStopped:
 		w.tell(c, r)
 	case OpNudge:
-		w.spawn(c.ID, "sweep", "nudge of "+string(r.key.Run), w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
+		w.spawn(c.ID, "sweep", "nudge of "+string(r.key.Run), c.Run, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
 			_, _ = w.sweep(a).Nudged(ctx, r.key)
 		})
 	case OpDeliver:
@@ -82,7 +85,7 @@ func (w *world) enterSweep(c Choice) {
 	if c.Op == OpPlan {
 		kind = "plan"
 	}
-	w.spawn(c.ID, kind, string(c.Op), w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
+	w.spawn(c.ID, kind, string(c.Op), c.Run, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
 		begun := now()
 		report, err := w.carryOut(ctx, a, request)
 		if err != nil {
@@ -102,7 +105,7 @@ func (w *world) tell(c Choice, r *agentRun) {
 		return
 	}
 	news := core.StoppedTask{ARN: task.arn, StartedBy: core.StartedBy(install, task.instance), At: now().Add(-time.Duration(c.N) * time.Second)}
-	w.spawn(c.ID, "sweep", "news of "+string(r.key.Run), w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
+	w.spawn(c.ID, "sweep", "news of "+string(r.key.Run), c.Run, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
 		_, _ = w.sweep(a).TaskStopped(ctx, news) // late, twice or lost: it proves nothing
 	})
 }
@@ -124,14 +127,24 @@ func (w *world) deliver(c Choice, r *agentRun) {
 func (w *world) reclaim(id int, m *message) *actor {
 	m.times++
 	job := m.job
-	return w.spawn(id, "reclaim", fmt.Sprintf("reclaim (%s of %s)", job.Kind, m.run), w.limits.ReclaimTimeout, func(ctx context.Context, a *actor) {
+	return w.spawn(id, "reclaim", fmt.Sprintf("reclaim (%s of %s)", job.Kind, m.run), w.index(m.run), w.limits.ReclaimTimeout, func(ctx context.Context, a *actor) {
 		_, _ = w.reclaimer(a).Do(ctx, job) // a failed message comes again by its mark
 	})
 }
 
-// hostTimeout bounds a host's operation. It is never over in the very moment in which
-// one of its waits is: either might come first.
-const hostTimeout = 70*time.Second + 7*time.Millisecond
+// index is which run has that id.
+func (w *world) index(id core.RunID) int {
+	return max(0, slices.IndexFunc(w.runs, func(r *agentRun) bool { return r.key.Run == id }))
+}
+
+// hostTimeout bounds a host's operation; some hosts stand still for long. It is never
+// over in the very moment in which one of its waits is: either might come first.
+func hostTimeout(id int) time.Duration {
+	if id%4 == 0 {
+		return 20*time.Minute + 7*time.Millisecond
+	}
+	return 70*time.Second + 7*time.Millisecond
+}
 
 func (w *world) enterHost(c Choice, r *agentRun) {
 	h := &r.hosts[c.N%2]
@@ -140,7 +153,7 @@ func (w *world) enterHost(c Choice, r *agentRun) {
 	if !known && (c.Op == OpRenew || c.Op == OpDetach || c.Op == OpPause) {
 		return
 	}
-	w.spawn(c.ID, "host", name, hostTimeout, func(ctx context.Context, a *actor) {
+	w.spawn(c.ID, "host", name, c.Run, hostTimeout(c.ID), func(ctx context.Context, a *actor) {
 		p, at := w.ports(a), now()
 		switch c.Op {
 		case OpBegin:
@@ -162,7 +175,7 @@ func (w *world) enterHost(c Choice, r *agentRun) {
 // begin starts a run, or goes on to. Whatever hinders it, the host may ask again.
 func (w *world) begin(ctx context.Context, a *actor, r *agentRun, h *host) {
 	request := core.RunRequest{
-		RunKey: r.key, Thread: w.thread(r), HostNonce: h.nonce, Definition: "d", TTLSeconds: int64(60 << (r.n % 4)),
+		RunKey: r.key, Thread: w.thread(r), HostNonce: h.nonce, Definition: "d", TTLSeconds: []int64{300, 60, 600, 1200}[r.n%4],
 	}
 	if w.config.Idle {
 		request.Reclaim = core.ReclaimIdle
@@ -187,7 +200,9 @@ func (w *world) ensure(ctx context.Context, a *actor, r *agentRun, h *host) {
 		return
 	}
 	h.run = run
-	_, _ = l.StartAgent(ctx, run, core.JournalStart{Argv: []string{"agent"}}, nil)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute+3*time.Millisecond)
+	defer cancel()
+	_, _ = l.StartAgent(ctx, run, core.JournalStart{Argv: []string{"agent"}}, nil) // it may ask again
 }
 
 func (w *world) thread(r *agentRun) core.ThreadID {
@@ -218,7 +233,7 @@ func (w *world) enterOperator(c Choice, r *agentRun) {
 	if c.Op == OpHold || c.Op == OpRelease || c.Op == OpExtend || c.Op == OpKill {
 		name += " " + string(r.key.Run)
 	}
-	w.spawn(c.ID, "operator", name, time.Minute, func(ctx context.Context, a *actor) {
+	w.spawn(c.ID, "operator", name, c.Run, time.Minute, func(ctx context.Context, a *actor) {
 		o := w.operator(a)
 		switch c.Op {
 		case OpHold:
@@ -263,17 +278,18 @@ func (w *world) hold(key core.RunKey, until core.Millis, do func() error) {
 
 // happen lets something happen outside our processes.
 func (w *world) happen(c Choice) {
-	w.steps++
 	switch c.Op {
 	case OpWait:
 		w.note("%s pass", time.Duration(c.N)*time.Millisecond)
 		w.pass(time.Duration(c.N) * time.Millisecond)
+	case OpUntil:
+		w.untilNext(c.N)
 	case OpLag:
 		w.note("indexes lag by %d", c.N)
 		w.store.SetIndexLag(c.N)
 	case OpWrite, OpRewrite, OpExit, OpDie, OpTrap:
 		w.agentActs(c, w.runs[c.Run])
-	case OpBlind, OpDeaf:
+	case OpBlind, OpDeaf, OpMute:
 		w.ecsFails(c)
 	default:
 		w.taskFails(c, w.runs[c.Run])
@@ -281,11 +297,36 @@ func (w *world) happen(c Choice) {
 	w.watch()
 }
 
+// untilNext lets time go by until something is over, to the millisecond: the nth of
+// what the records say.
+func (w *world) untilNext(n int) {
+	var ends []core.Millis
+	for _, r := range w.oracle.seen {
+		for _, at := range []core.Millis{r.DueAt, w.expiry(r), r.ClaimUntil, r.Hold.Until} {
+			if at > now() && at < now().Add(time.Hour) {
+				ends = append(ends, at)
+			}
+		}
+	}
+	slices.Sort(ends)
+	if ends = slices.Compact(ends); len(ends) > 0 {
+		d := ends[min(n, len(ends)-1)].Sub(now())
+		w.note("%s pass", d)
+		w.pass(d)
+	}
+}
+
 // pass lets time go by, and everything that was to happen by then happen.
 func (w *world) pass(d time.Duration) {
-	time.Sleep(d)
-	synctest.Wait() // a deadline of this very moment is over
-	w.land()
+	for end := now().Add(d); now() < end; {
+		next := end
+		for _, l := range w.ecs.late {
+			next = min(next, max(l.at, now()+1))
+		}
+		time.Sleep(next.Sub(now()))
+		synctest.Wait() // a deadline of this very moment is over
+		w.land()
+	}
 }
 
 func (w *world) agentActs(c Choice, r *agentRun) {
@@ -319,14 +360,19 @@ func (w *world) write(r *agentRun, text string) {
 }
 
 func (w *world) ecsFails(c Choice) {
-	if c.Op == OpDeaf {
+	until := now().Add(time.Duration(c.N) * time.Second)
+	switch c.Op {
+	case OpDeaf:
 		w.note("ECS does not answer for %d s", c.N)
-		w.ecs.deaf = now().Add(time.Duration(c.N) * time.Second)
-		return
-	}
-	if until, ok := w.forgetful(c.N); ok {
-		w.note("ECS knows no task for %d s", c.N)
-		w.ecs.blind = until
+		w.ecs.deaf = until
+	case OpMute:
+		w.note("no exec session comes up for %d s", c.N)
+		w.ecs.mute = until
+	case OpBlind:
+		if until, ok := w.forgetful(c.N); ok {
+			w.note("ECS knows no task for %d s", c.N)
+			w.ecs.blind = until
+		}
 	}
 }
 

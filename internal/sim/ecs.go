@@ -15,6 +15,7 @@ type ecs struct {
 	hidden      map[string]core.Millis // tasks that it does not know until then
 	leaving     map[string]core.Millis // stopped tasks that still leave until then
 	blind, deaf core.Millis            // it knows no task, or does not answer, until then
+	mute        core.Millis            // no exec session comes up until then
 	plain       core.Millis            // from when it may forget again, so that nothing is missing for too long
 	tasks       []taskStart
 	late        []launch
@@ -99,6 +100,9 @@ const (
 func (t tasks) Probe(ctx context.Context, rate float64, requests []core.ProbeRequest) []core.ProbeReply {
 	replies := t.View.Probe(ctx, rate, requests)
 	for i := range replies {
+		if t.w.ecs.mute > now() {
+			replies[i] = core.ProbeReply{RunKey: requests[i].RunKey, Reason: errMute.Reason, Healing: errMute.Healing}
+		}
 		if len(replies[i].Rest) > restSize {
 			replies[i].Rest, replies[i].Whole = nil, false
 		}
@@ -108,11 +112,47 @@ func (t tasks) Probe(ctx context.Context, rate float64, requests []core.ProbeReq
 
 // Page gives smaller pages than a sandbox would.
 func (t tasks) Page(ctx context.Context, q core.PageRequest) (core.PageReply, error) {
+	if err := t.silent(ctx, "page"); err != nil {
+		return core.PageReply{}, err
+	}
 	page, err := t.View.Page(ctx, q)
 	if err == nil && len(page.Data) > pageSize {
 		page.Data, page.Exit, page.Stderr, page.End = page.Data[:pageSize], nil, "", false
 	}
 	return page, err
+}
+
+// Terminate ends an agent.
+func (t tasks) Terminate(ctx context.Context, q core.TerminateRequest) (core.TerminateReply, error) {
+	if err := t.silent(ctx, "terminate"); err != nil {
+		return core.TerminateReply{}, err
+	}
+	wrongs, lived := t.w.endWrongs(t.a, q.RunKey), t.w.fleet.Alive(q.Run)
+	done, err := t.View.Terminate(ctx, q)
+	if lived && !t.w.fleet.Alive(q.Run) {
+		for _, wrong := range wrongs {
+			t.w.accuse("%s ends the agent of run %s: %s", t.a.name, q.RunKey, wrong)
+		}
+	}
+	return done, err
+}
+
+// StartAgent begins an agent.
+func (t tasks) StartAgent(ctx context.Context, target core.ExecTarget, agent core.JournalStart, input []byte) (core.JournalStarted, error) {
+	if err := t.silent(ctx, "start agent"); err != nil {
+		return core.JournalStarted{}, err
+	}
+	return t.View.StartAgent(ctx, target, agent, input)
+}
+
+var errMute = &core.ExecError{Reason: "target-not-connected", Healing: core.Retry}
+
+// silent fails a call while no exec session comes up.
+func (t tasks) silent(ctx context.Context, call string) error {
+	if t.w.ecs.mute <= now() {
+		return nil
+	}
+	return t.a.p.Call(ctx, call, func() error { return errMute })
 }
 
 // Start runs a task. One that fails may come late all the same.

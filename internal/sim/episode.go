@@ -18,14 +18,15 @@ import (
 // Result is what became of an episode.
 type Result struct {
 	Script Script
-	Steps  int      // port calls and events
+	Steps  int      // what was chosen to happen, and in the calm end whole operations
+	Calls  int      // of ports, by processes
 	Ends   int      // runs that came to their end
 	Wrongs []string // broken invariants; empty: all held
 	Trace  []string // what happened, where it was asked for
 }
 
 // choices is how long an episode is, before it comes to its calm end.
-const choices = 400
+const choices = 800
 
 // Draw carries out the episode of a seed. It must not run beside other tests: it
 // sets the process's source of randomness, so that ids are the same each time.
@@ -37,7 +38,7 @@ func Draw(t *testing.T, seed uint64) Result {
 		cryptotest.SetGlobalRandom(t, seed)
 		config, m := drawn(rng)
 		w := newWorld(t, config)
-		for range choices {
+		for n := 0; n < choices && !w.idle(); n++ {
 			c := m.choice(w)
 			out.Script.Choices = append(out.Script.Choices, c)
 			if w.apply(c); w.broken() {
@@ -73,7 +74,7 @@ func (w *world) conclude(out *Result) {
 		w.calmDown()
 	}
 	w.end()
-	out.Steps, out.Ends, out.Wrongs, out.Trace = w.steps, w.oracle.ends, w.texts, w.trace
+	out.Steps, out.Calls, out.Ends, out.Wrongs, out.Trace = w.steps, w.calls, w.oracle.ends, w.texts, w.trace
 }
 
 // patience is after how long in calm nothing may be owed any more: the longest of
@@ -81,7 +82,7 @@ func (w *world) conclude(out *Result) {
 const patience = 100 * time.Minute
 
 // calmDown lets every process stop where it is and everything be sound from then
-// on: sweeps come every minute and each message once, until nothing is owed (I5,
+// on: sweeps come all the time and each message once, until nothing is owed (I5,
 // I6, I15).
 func (w *world) calmDown() {
 	w.note("from here on everything is sound")
@@ -97,16 +98,21 @@ func (w *world) calmDown() {
 	w.store.SetControl(core.Control{})
 	w.limits.BreakerMost = 1000
 	w.config.Skew, w.config.ListLag = 0, 0
-	w.ecs.hidden, w.ecs.blind, w.ecs.deaf = nil, 0, 0
+	w.ecs.hidden, w.ecs.blind, w.ecs.deaf, w.ecs.mute = nil, 0, 0, 0
+	for _, r := range w.runs { // some agents work on until their time is over
+		if r.n%2 == 0 {
+			w.agentActs(Choice{Op: OpExit}, r)
+		}
+	}
 	begun := now()
 	for id := 1 << 20; !w.settled() && !w.broken(); id++ {
 		if now() > begun.Add(patience) {
 			w.accuse("something is owed for ever: %s", w.describe())
 			return
 		}
-		w.pass(time.Minute)
+		w.pass(90 * time.Second)
 		w.watch()
-		w.through(w.spawn(id, "sweep", "sweep", w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
+		w.through(w.spawn(id, "sweep", "sweep", 0, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
 			if _, err := w.carryOut(ctx, a, core.SweepRequest{}); err != nil {
 				w.accuse("a sound sweep: %v", err)
 			}
@@ -120,9 +126,20 @@ func (w *world) calmDown() {
 
 // through lets an actor come to its end.
 func (w *world) through(a *actor) {
+	w.steps++
 	for !a.over && !w.broken() {
 		w.step(a, mem.None)
 	}
+}
+
+// idle reports whether every run has come to its end and nobody is at work.
+func (w *world) idle() bool {
+	for _, r := range w.runs {
+		if seen := w.oracle.seen[r.key]; !seen.Status.Terminal() || seen.Row != core.RowNone {
+			return false
+		}
+	}
+	return len(w.busy()) == 0
 }
 
 // settled reports whether nothing is owed any more.
@@ -186,5 +203,19 @@ func Shrink(t *testing.T, s Script, tries int) Script {
 			size /= 2
 		}
 	}
+	s.Choices = joinedBursts(s.Choices)
 	return s
+}
+
+// joinedBursts writes the calls that an actor makes one after another as one burst.
+func joinedBursts(of []Choice) []Choice {
+	var out []Choice
+	for _, c := range of {
+		if n := len(out) - 1; n >= 0 && c.Op == OpGo && out[n].Op == OpGo && out[n].ID == c.ID && c.Fault == mem.None {
+			out[n].N += c.N
+			continue
+		}
+		out = append(out, c)
+	}
+	return out
 }

@@ -17,7 +17,7 @@ type oracle struct {
 	promised map[core.RunKey]core.Millis // holds that were answered ok
 	wishes   map[core.RunKey][]*wish
 	frozen   bool
-	frozenAt int           // the step
+	frozenAt int           // after how many calls
 	unsealed []core.Millis // when runs were ended that did not end by themselves, since the last thaw
 	ends     int           // runs that came to their end
 }
@@ -53,7 +53,7 @@ func (w *world) judgeControl() {
 		return
 	}
 	if c.Frozen && !w.oracle.frozen {
-		w.oracle.frozenAt = w.steps
+		w.oracle.frozenAt = w.calls
 	}
 	if w.call == "thaw" {
 		w.oracle.unsealed = nil
@@ -62,8 +62,12 @@ func (w *world) judgeControl() {
 }
 
 func (w *world) judgeRun(a *actor, call string, r *agentRun, before, after core.Run) {
-	if a.kind == "sweep" && after.Epoch == before.Epoch+1 {
+	if a.kind == "sweep" && call == "claim" && after.ClaimNonce != before.ClaimNonce {
+		a.epochs[r.key] = after.Epoch
 		w.judgeClaim(a, r, before, after)
+	}
+	if a.kind == "sweep" && (after.LogEnd != before.LogEnd || after.Status.Terminal() && !before.Status.Terminal()) && a.epochs[r.key] != before.Epoch {
+		w.accuse("%s writes run %s under a claim that it has lost (I3)", a.name, r.key)
 	}
 	if after.LogEnd != before.LogEnd {
 		w.judgeLog(r)
@@ -75,10 +79,13 @@ func (w *world) judgeRun(a *actor, call string, r *agentRun, before, after core.
 		w.accuse("%s says that the sandbox of run %s is gone, and its task lives (I5)", a.name, r.key)
 	}
 	if after.Hold != before.Hold || after.TTLSeconds != before.TTLSeconds || after.DetachedSince != before.DetachedSince || after.Epoch != before.Epoch {
-		r.moved = w.steps
+		r.moved = w.calls
 	}
 	if after.Status.Terminal() && !before.Status.Terminal() {
 		w.oracle.ends++
+		if cancelled := after.Ending != nil && after.Ending.Reason == core.EndCancelled; after.ExitCode == nil && !cancelled && a.control.Blocked() {
+			w.accuse("%s closes run %s without a sentinel although it is frozen or tripped (I13)", a.name, r.key)
+		}
 		w.judgeEnd(r, before, after)
 	}
 }
@@ -128,11 +135,17 @@ func (w *world) watch() {
 // judgeClaim: a sweep takes only what has ended, or must (I1, I2, I13).
 func (w *world) judgeClaim(a *actor, r *agentRun, before, after core.Run) {
 	at := now().Add(a.skew)
+	if after.Epoch != before.Epoch+1 {
+		w.accuse("%s claims run %s without a new epoch (I3)", a.name, r.key)
+	}
+	if before.Status == core.Running && before.Row != core.RowDetached {
+		w.accuse("%s claims run %s, whose host is attached (I8)", a.name, r.key)
+	}
 	if !a.read {
 		w.accuse("%s claims run %s without knowing the operator's settings (I13)", a.name, r.key)
 	}
 	if fresh := before.Ending == nil && after.Ending != nil; fresh && after.Ending.Reason != core.EndCancelled {
-		if a.control.Blocked() {
+		if !a.free {
 			w.accuse("%s ends run %s (%s) although it is frozen or tripped (I13)", a.name, r.key, after.Ending.Reason)
 		}
 		if after.Ending.Reason == core.EndExpired && before.Hold.Live(at) {
@@ -171,10 +184,19 @@ func (w *world) judgeClaim(a *actor, r *agentRun, before, after core.Run) {
 }
 
 func (w *world) expired(r core.Run, at core.Millis) bool {
-	if r.Status == core.Interrupted {
-		return at >= r.InterruptedSince.Add(w.limits.PauseTTL)
+	expiry := w.expiry(r)
+	return expiry != 0 && at >= expiry
+}
+
+// expiry is when a run's time is over; zero: it does not run.
+func (w *world) expiry(r core.Run) core.Millis {
+	switch {
+	case r.Status == core.Interrupted:
+		return r.InterruptedSince.Add(w.limits.PauseTTL)
+	case r.Status == core.Running && r.DetachedSince != 0:
+		return r.DetachedSince.Add(time.Duration(r.TTLSeconds) * time.Second)
 	}
-	return r.DetachedSince != 0 && at >= r.DetachedSince.Add(time.Duration(r.TTLSeconds)*time.Second)
+	return 0
 }
 
 // count holds the breaker to its word: no more ends without a sentinel than it
@@ -247,6 +269,22 @@ func (w *world) judgeEnd(r *agentRun, before, after core.Run) {
 			w.accuse("run %s ends as lost, and its task lives (I2)", r.key)
 		}
 	}
+}
+
+// endWrongs tells what speaks against it that a ends the agent of a run now (I13).
+func (w *world) endWrongs(a *actor, key core.RunKey) []string {
+	run, err := w.store.Run(context.Background(), key)
+	switch {
+	case err != nil || run.Ending == nil || run.Epoch != a.epochs[key]:
+		return nil // another rule's
+	case run.Ending.Reason == core.EndCancelled:
+		return nil
+	case a.control.Blocked():
+		return []string{"it is frozen or tripped, as it read it (I13)"}
+	case w.oracle.frozen && w.oracle.frozenAt >= a.readAt && a.sinceRead > 1:
+		return []string{"it is frozen, and it did not read control again (I13)"}
+	}
+	return nil
 }
 
 // stopWrongs tells what speaks against it that a stops a task now (I1, I7, I13).

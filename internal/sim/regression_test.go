@@ -50,6 +50,38 @@ var once = []struct {
 		{Op: "deliver", ID: 149},
 		{Op: "go", ID: 149, N: 3},
 	}},
+}, {
+	name: "an agent does not begin under the hands of a sweep that saw none (I1)",
+	seed: 0x93ff47fe8bc970af,
+	script: sim.Script{Config: sim.Config{Runs: 8, Threads: 1, Breaker: 50}, Choices: []sim.Choice{
+		{Op: "begin", ID: 3},
+		{Op: "go", ID: 3, N: 6},
+		{Op: "detach", ID: 15},
+		{Op: "go", ID: 15, N: 1},
+		{Op: "sweep", ID: 17, N: 1},
+		{Op: "go", ID: 17, N: 40},
+		{Op: "wait", N: 130000},
+		{Op: "sweep", ID: 52, N: 1},
+		{Op: "go", ID: 52, N: 5},
+		{Op: "begin", ID: 54},
+		{Op: "go", ID: 54, N: 40},
+		{Op: "go", ID: 52, N: 40},
+	}},
+}, {
+	name: "a claim of a detached run does not take one that is paused since then (I8)",
+	seed: 0xe6d5c63adc8c3c1b,
+	script: sim.Script{Config: sim.Config{Runs: 8, Threads: 6, Breaker: 50}, Choices: []sim.Choice{
+		{Op: "begin", ID: 3, Run: 1},
+		{Op: "go", ID: 3, N: 40},
+		{Op: "detach", ID: 18, Run: 1},
+		{Op: "interrupt", ID: 27, Run: 1}, // it stands still before its call
+		{Op: "go", ID: 18, N: 40},
+		{Op: "wait", N: 60000},
+		{Op: "sweep", ID: 19, Run: 1, N: 1},
+		{Op: "go", ID: 19, N: 4},
+		{Op: "go", ID: 27, N: 1},
+		{Op: "go", ID: 19, N: 40},
+	}},
 }}
 
 // TestWhatOnceBroke carries every such script out again, and the episode of its seed.

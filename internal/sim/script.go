@@ -1,11 +1,14 @@
 package sim
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/mem"
 )
 
@@ -43,6 +46,7 @@ type Op string
 const (
 	OpGo      Op = "go"      // actor ID makes up to N calls, the first with Fault
 	OpWait    Op = "wait"    // N milliseconds pass
+	OpUntil   Op = "until"   // time goes by until the Nth thing that the records say is over
 	OpSweep   Op = "sweep"   // N: 0 all, 1 the run by name, else two shards from N on
 	OpPlan    Op = "plan"    // a sweep in plan mode
 	OpApply   Op = "apply"   // of the plan that was made last
@@ -75,6 +79,7 @@ const (
 	OpForget  Op = "forget"
 	OpBlind   Op = "blind" // ECS knows no task at all, for N seconds
 	OpDeaf    Op = "deaf"  // ECS does not answer, for N seconds
+	OpMute    Op = "mute"  // no exec session comes up, for N seconds
 	OpLag     Op = "lag"   // the indexes lag by N changes
 )
 
@@ -110,6 +115,7 @@ type maker struct {
 	weights []weight
 	total   int
 	faults  float64 // share of calls that fail
+	bursts  []int   // how many calls a process makes before another acts
 	ids     int
 }
 
@@ -120,11 +126,11 @@ type weight struct {
 
 // usual is how often things happen, one to another.
 var usual = []weight{
-	{OpGo, 500}, {OpWait, 90}, {OpSweep, 30}, {OpPlan, 3}, {OpApply, 3}, {OpDaily, 2}, {OpDeliver, 60}, {OpStopped, 12}, {OpNudge, 6},
-	{OpBegin, 50}, {OpRenew, 8}, {OpDetach, 30}, {OpAttach, 10}, {OpTake, 4}, {OpPause, 4}, {OpCancel, 6},
-	{OpHold, 12}, {OpRelease, 5}, {OpExtend, 5}, {OpKill, 4}, {OpFreeze, 5}, {OpThaw, 12}, {OpObserve, 2}, {OpEnforce, 6},
-	{OpWrite, 35}, {OpRewrite, 1}, {OpExit, 25}, {OpDie, 4}, {OpTrap, 3},
-	{OpTask, 6}, {OpHide, 4}, {OpForget, 2}, {OpBlind, 2}, {OpDeaf, 3}, {OpLag, 6},
+	{OpGo, 700}, {OpWait, 30}, {OpUntil, 12}, {OpSweep, 30}, {OpPlan, 2}, {OpApply, 2}, {OpDaily, 1}, {OpDeliver, 90}, {OpStopped, 4}, {OpNudge, 3},
+	{OpBegin, 80}, {OpRenew, 12}, {OpDetach, 60}, {OpAttach, 12}, {OpTake, 2}, {OpPause, 2}, {OpCancel, 4},
+	{OpHold, 5}, {OpRelease, 5}, {OpExtend, 5}, {OpKill, 2}, {OpFreeze, 2}, {OpThaw, 40}, {OpObserve, 1}, {OpEnforce, 40},
+	{OpWrite, 100}, {OpRewrite, 4}, {OpExit, 70}, {OpDie, 10}, {OpTrap, 10},
+	{OpTask, 4}, {OpHide, 2}, {OpForget, 1}, {OpBlind, 1}, {OpDeaf, 1}, {OpMute, 2}, {OpLag, 3},
 }
 
 // drawn makes the installation of an episode, and the maker of what happens there.
@@ -132,14 +138,14 @@ var usual = []weight{
 func drawn(rng *rand.Rand) (Config, *maker) {
 	pick := func(of ...int) int { return of[rng.IntN(len(of))] }
 	c := Config{
-		Runs: 1 + rng.IntN(5), Idle: rng.IntN(3) == 0, Lapses: rng.IntN(3) == 0, Retries: rng.IntN(2) == 0, Breaker: pick(1, 3, 50, 50),
+		Runs: 1 + rng.IntN(8), Idle: rng.IntN(3) == 0, Lapses: rng.IntN(3) == 0, Retries: rng.IntN(2) == 0, Breaker: pick(1, 3, 50, 50),
 		Skew: time.Duration(pick(0, 0, 1, 3)) * time.Second, ListLag: time.Duration(pick(0, 0, 5, 60)) * time.Second,
 	}
 	c.Threads = 1 + rng.IntN(c.Runs)
-	m := &maker{rng: rng, faults: []float64{0, 0.02, 0.1, 0.3}[rng.IntN(4)]}
+	m := &maker{rng: rng, faults: []float64{0, 0.02, 0.1, 0.3}[rng.IntN(4)], bursts: [][]int{{1}, {1, 1, 2, 3}, {1, 1, 2, 5, 40}}[rng.IntN(3)]}
 	for _, w := range usual {
 		switch w.op {
-		case OpGo, OpWait, OpSweep, OpBegin, OpThaw, OpEnforce:
+		case OpGo, OpWait, OpUntil, OpSweep, OpBegin, OpDeliver, OpThaw, OpEnforce:
 		default:
 			w.n = w.n * pick(0, 1, 1, 3)
 		}
@@ -159,56 +165,123 @@ func (m *maker) op() Op {
 	return OpWait
 }
 
-// most is how many actors are at work at a time.
-const most = 5
+// most is how many actors are at work at a time, atOnce how many runs have their turn.
+const (
+	most   = 6
+	atOnce = 3
+)
 
-// choice draws what happens next.
+// choice draws what happens next, of what can.
 func (m *maker) choice(w *world) Choice {
 	m.ids++
-	c := Choice{Op: m.op(), ID: m.ids, Run: m.rng.IntN(w.config.Runs)}
-	busy := w.busy()
-	if c.Op.spawns() && len(busy) >= most {
-		c.Op = OpGo
+	for {
+		c := Choice{Op: m.op(), ID: m.ids, Run: m.about(w)}
+		busy := w.busy()
+		if c.Op.spawns() && len(busy) >= most {
+			c.Op = OpGo
+		}
+		if c.Op == OpGo && len(busy) > 0 {
+			a := busy[m.rng.IntN(len(busy))]
+			return Choice{Op: OpGo, ID: a.id, N: m.burst(a), Fault: m.fault()}
+		}
+		again := m.rng.IntN(8) == 0 // what has been done is done again
+		if c.Op != OpGo && w.can(c.Op, w.runs[c.Run], again) {
+			c.N = m.number(c.Op)
+			return c
+		}
 	}
-	if c.Op == OpGo && len(busy) == 0 {
-		c.Op = OpWait
+}
+
+// about picks whom a choice is about: somebody who is at work on it already, or one of
+// those few whose turn it is, now and then any.
+func (m *maker) about(w *world) int {
+	if busy := w.busy(); len(busy) > 0 && m.rng.IntN(2) == 0 {
+		return busy[m.rng.IntN(len(busy))].run
 	}
-	switch c.Op {
-	case OpGo:
-		a := busy[m.rng.IntN(len(busy))]
-		c.ID, c.Run, c.N, c.Fault = a.id, 0, m.burst(a), m.fault()
+	var turn []int
+	for _, r := range w.runs {
+		if seen := w.oracle.seen[r.key]; len(turn) < atOnce && (!seen.Status.Terminal() || seen.Row != core.RowNone) {
+			turn = append(turn, r.n)
+		}
+	}
+	if len(turn) == 0 || m.rng.IntN(10) == 0 {
+		return m.rng.IntN(len(w.runs))
+	}
+	return turn[m.rng.IntN(len(turn))]
+}
+
+// number draws what goes with an op.
+func (m *maker) number(op Op) int {
+	switch op {
 	case OpWait:
-		c.Run, c.N = 0, m.among(100, 1000, 1000, 5000, 15000, 20000, 60000, 60000, 130000, 400000)
+		return m.among(100, 1000, 1000, 5000, 15000, 20000, 60000, 60000, 60000, 130000, 130000, 300000)
+	case OpUntil:
+		return m.among(0, 0, 0, 1, 2)
 	case OpSweep:
-		c.N = m.among(0, 0, 1, 1, 1, 2, 4, 6, 8)
+		return m.among(0, 0, 1, 1, 1, 2, 4, 6, 8)
 	case OpDeliver:
-		c.N = m.among(0, 0, 0, 1, 2, 3)
+		return m.among(0, 0, 0, 1, 2, 3)
 	case OpStopped, OpBegin, OpRenew, OpDetach, OpAttach, OpTake, OpPause:
-		c.N = m.among(0, 0, 0, 1)
+		return m.among(0, 0, 0, 0, 0, 0, 0, 1)
 	case OpHold:
-		c.N = m.among(20, 60, 300, 900)
+		return m.among(20, 60, 300, 900)
 	case OpExtend:
-		c.N = m.among(30, 120, 600)
+		return m.among(30, 120, 600)
 	case OpWrite, OpRewrite:
-		c.N = m.among(1, 5, 50, 130, 300)
+		return m.among(1, 5, 50, 130, 300)
 	case OpExit:
-		c.N = m.among(0, 0, 3)
-	case OpHide, OpBlind, OpDeaf:
-		c.N = m.among(10, 60, 200)
+		return m.among(0, 0, 3)
+	case OpHide, OpBlind, OpDeaf, OpMute:
+		return m.among(10, 60, 200)
 	case OpLag:
-		c.N = m.among(0, 0, 1, 3, 8)
+		return m.among(0, 0, 1, 3, 8)
 	}
-	return c
+	return 0
+}
+
+// can reports whether something of the kind can happen to a run now, perhaps again.
+func (w *world) can(op Op, r *agentRun, again bool) bool {
+	seen := w.oracle.seen[r.key]
+	switch op {
+	case OpSweep:
+		return again || seen.Row == core.RowDetached || seen.Row.Due() && seen.DueAt <= now()
+	case OpDeliver:
+		return slices.ContainsFunc(w.sent, func(m message) bool { return m.run == r.key.Run && (again || m.times == 0) })
+	case OpApply:
+		return len(w.plan) > 0
+	case OpBegin:
+		return again || seen.Epoch <= 1 && seen.TaskARN == "" && !seen.Status.Terminal()
+	case OpDetach:
+		return seen.Row == core.RowLapse || seen.Row == core.RowDetached && again
+	case OpWrite, OpRewrite, OpExit, OpDie, OpTrap:
+		return w.fleet.Alive(r.key.Run)
+	case OpAttach:
+		return again || seen.Row == core.RowDetached
+	case OpRenew, OpPause, OpTake, OpCancel, OpKill, OpNudge, OpExtend:
+		return seen.Epoch != 0 && !seen.Status.Terminal()
+	case OpHold:
+		return seen.Epoch != 0
+	case OpRelease:
+		return seen.Hold.Until != 0
+	case OpTask, OpHide, OpForget:
+		return seen.TaskARN != "" && w.lives(seen.TaskARN)
+	case OpStopped:
+		return seen.TaskARN != "" && !w.lives(seen.TaskARN)
+	case OpThaw, OpEnforce:
+		c, err := w.store.Control(context.Background())
+		return err == nil && (op == OpThaw && c.Blocked() || op == OpEnforce && c.Mode == core.Observe)
+	}
+	return true
 }
 
 func (m *maker) among(of ...int) int { return of[m.rng.IntN(len(of))] }
 
 // burst is how many calls an actor makes before another acts.
 func (m *maker) burst(a *actor) int {
-	if a.kind == "host" {
-		return m.among(1, 1, 2, 5, 40, 40)
+	if a.kind == "host" && m.rng.IntN(3) == 0 {
+		return 40
 	}
-	return m.among(1, 1, 1, 1, 2, 3, 5, 40)
+	return m.among(m.bursts...)
 }
 
 func (m *maker) fault() mem.Fault {
@@ -221,7 +294,7 @@ func (m *maker) fault() mem.Fault {
 // spawns reports whether the op brings an actor.
 func (o Op) spawns() bool {
 	switch o {
-	case OpGo, OpWait, OpWrite, OpRewrite, OpExit, OpDie, OpTrap, OpTask, OpHide, OpForget, OpBlind, OpDeaf, OpLag:
+	case OpGo, OpWait, OpUntil, OpWrite, OpRewrite, OpExit, OpDie, OpTrap, OpTask, OpHide, OpForget, OpBlind, OpDeaf, OpMute, OpLag:
 		return false
 	}
 	return true

@@ -30,17 +30,17 @@ func spread(base, n uint64) uint64 { return (base+n)*0x9e3779b97f4a7c15 ^ base }
 // simulate carries out episodes until they have made so many steps.
 func simulate(t *testing.T, base uint64, steps int) {
 	t.Helper()
-	begun, done, ends := time.Now(), 0, 0
+	begun, done, calls, ends := time.Now(), 0, 0, 0
 	for n := uint64(0); done < steps; n++ {
 		seed := spread(base, n)
 		r := sim.Draw(t, seed)
-		done, ends = done+r.Steps, ends+r.Ends
+		done, calls, ends = done+r.Steps, calls+r.Calls, ends+r.Ends
 		if len(r.Wrongs) > 0 {
 			report(t, seed, r)
 			return
 		}
 	}
-	t.Logf("%d steps from seed %#x, %d runs ended, in %s", done, base, ends, time.Since(begun).Round(time.Millisecond))
+	t.Logf("%d steps (%d calls) from seed %#x, %d runs ended, in %s", done, calls, base, ends, time.Since(begun).Round(time.Millisecond))
 }
 
 func report(t *testing.T, seed uint64, r sim.Result) {

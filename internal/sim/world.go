@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -43,7 +44,8 @@ type world struct {
 
 	acting  *actor // whose step it is
 	call    string // which
-	steps   int
+	steps   int    // choices, and in the end operations
+	calls   int    // of ports
 	tracing bool
 	trace   []string
 	calm    bool // the end of the episode: nothing fails any more
@@ -147,7 +149,10 @@ func (w *world) collect() {
 				m.run = row.Run
 			}
 		}
-		w.sent = append(w.sent, m)
+		again := func(other message) bool { return other.times == 0 && other.job == job }
+		if !slices.ContainsFunc(w.sent, again) {
+			w.sent = append(w.sent, m)
+		}
 	}
 }
 
@@ -163,8 +168,11 @@ func (w *world) ports(a *actor) ports { return ports{skewed{a.p, a.skew, w.confi
 
 func (p ports) learn(c core.Control, err error) (core.Control, error) {
 	if err == nil {
-		p.a.looks = p.a.looks || !p.a.read && p.a.kind == "sweep" && c.Mode == core.Observe
-		p.a.control, p.a.read, p.a.sinceRead, p.a.readAt = c, true, 0, p.w.steps
+		if !p.a.read {
+			p.a.looks = p.a.kind == "sweep" && c.Mode == core.Observe
+		}
+		p.a.free = p.a.free || !c.Blocked()
+		p.a.control, p.a.read, p.a.sinceRead, p.a.readAt = c, true, 0, p.w.calls
 	}
 	return c, err
 }
@@ -177,46 +185,37 @@ func (p ports) UpdateControl(ctx context.Context, t core.ControlTransition) (cor
 	return p.learn(p.skewed.UpdateControl(ctx, t))
 }
 
-// merged lists all shards in one step.
-func merged[E any](ctx context.Context, list func(ctx context.Context, shard int) ([]E, error)) ([]E, error) {
-	var out []E
-	for shard := range core.Shards {
-		if shard == 1 {
-			ctx = context.WithValue(ctx, joined{}, true)
-		}
-		entries, err := list(ctx, shard)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, entries...)
+// joinedShards is an index whose shards are all listed in the steps of the first:
+// nothing is at stake between them.
+type joinedShards struct {
+	ports
+	after int // 1 where something else was listed before
+}
+
+func join(ctx context.Context, shard int) context.Context {
+	if shard > 0 {
+		ctx = context.WithValue(ctx, joined{}, true)
 	}
-	return out, nil
+	return ctx
 }
 
-// allShards is a sweep's index whose every shard holds everything, so that a sweep of
-// one shard sees all in three steps.
-type allShards struct{ ports }
-
-func (p allShards) Detached(ctx context.Context, _ int) ([]core.IndexEntry, error) {
-	return merged(ctx, p.ports.Detached)
+func (p joinedShards) Detached(ctx context.Context, shard int) ([]core.IndexEntry, error) {
+	return p.ports.Detached(join(ctx, shard), shard)
 }
 
-func (p allShards) Due(ctx context.Context, _ int, until core.Millis) ([]core.IndexEntry, error) {
-	return merged(ctx, func(ctx context.Context, shard int) ([]core.IndexEntry, error) { return p.ports.Due(ctx, shard, until) })
+func (p joinedShards) Due(ctx context.Context, shard int, until core.Millis) ([]core.IndexEntry, error) {
+	return p.ports.Due(join(ctx, shard+1), shard, until)
 }
 
-func (p allShards) DueSandboxes(ctx context.Context, _ int, until core.Millis) ([]core.DueSandbox, error) {
-	return merged(ctx, func(ctx context.Context, shard int) ([]core.DueSandbox, error) {
-		return p.ports.DueSandboxes(ctx, shard, until)
-	})
+func (p joinedShards) DueSandboxes(ctx context.Context, shard int, until core.Millis) ([]core.DueSandbox, error) {
+	return p.ports.DueSandboxes(join(ctx, shard+p.after), shard, until)
 }
 
 // carryOut does a sweep.
 func (w *world) carryOut(ctx context.Context, a *actor, q core.SweepRequest) (core.SweepReport, error) {
 	s := w.sweep(a)
-	if len(q.Shards)+len(q.Runs)+len(q.Plan) == 0 {
-		s.Index, s.Due = allShards{w.ports(a)}, allShards{w.ports(a)}
-		q.Shards = []int{0}
+	if len(q.Shards) == 0 {
+		s.Index, s.Due = joinedShards{w.ports(a), 0}, joinedShards{w.ports(a), 1}
 	}
 	return s.Run(ctx, q)
 }
@@ -255,5 +254,5 @@ func (w *world) launcher(a *actor) *core.Launcher {
 
 func (w *world) operator(a *actor) *core.Operator {
 	p := w.ports(a)
-	return &core.Operator{Runs: p, Sandboxes: p, Ledger: p, Due: p, Controls: p, Audit: p, Queue: p}
+	return &core.Operator{Runs: p, Sandboxes: p, Ledger: p, Due: joinedShards{p, 0}, Controls: p, Audit: p, Queue: p}
 }
