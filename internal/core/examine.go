@@ -120,7 +120,7 @@ func (s *Sweep) describeBatch(ctx context.Context, cluster string, runs []Run, b
 
 // askJournals probes the runs whose judgement still asks for it, as many as the
 // minute's budget has tokens for, from each shard's cursor on: what is over comes
-// first in the next sweep, so that nobody starves. Runs with a hint, or asked for by
+// first in the next sweep, so that nobody starves. Runs with a fresh hint, or asked for by
 // name, come before all others and move no cursor.
 func (s *Sweep) askJournals(ctx context.Context, runs []Run, evidences []evidence, p policy, begun time.Time, report *SweepReport) {
 	first, laps := s.laps(ctx, runs, evidences, p)
@@ -151,7 +151,7 @@ func (s *Sweep) laps(ctx context.Context, runs []Run, evidences []evidence, p po
 		if !evidences[i].asked || decide(r, evidences[i], MillisOf(time.Now()), p).act != actAsk {
 			continue
 		}
-		if p.named || r.TaskStoppedAt != 0 || r.ExitedAt != 0 {
+		if p.named || hinted(r, MillisOf(time.Now())) {
 			first = append(first, i)
 			continue
 		}
@@ -175,6 +175,15 @@ func (s *Sweep) laps(ctx context.Context, runs []Run, evidences []evidence, p po
 	return first, laps
 }
 
+// hintLasts is how long a hint makes a run come first. An agent that says that it has
+// ended, and has not, must not be asked before all others for ever.
+const hintLasts = 5 * time.Minute
+
+func hinted(r Run, now Millis) bool {
+	hint := max(r.TaskStoppedAt, r.ExitedAt)
+	return hint != 0 && now < hint.Add(hintLasts)
+}
+
 // probeAll asks the runs of order in batches until the sweep takes no new run, and
 // tells who was answered. The batches begin one after another, each when the one
 // before it has had the time to start its sessions; so the calls together keep to the
@@ -183,6 +192,10 @@ func (s *Sweep) probeAll(ctx context.Context, runs []Run, evidences []evidence, 
 	answered := make(map[int]bool, len(order))
 	batches := slices.Collect(slices.Chunk(order, s.Limits.ProbeBatch))
 	pace := pacer{each: paced(s.Limits.ProbeBatch, s.Limits.Pace())}
+	// One sandbox that hangs must not keep what has ended waiting. Its batch counts as
+	// not asked: in the next sweep it comes first.
+	ctx, cancel := context.WithDeadline(ctx, begun.Add(s.Limits.askUntil()))
+	defer cancel()
 	var mu sync.Mutex
 	pool(s.Limits.ProbeCalls, len(batches), func(n int) {
 		if !waitUntil(ctx, pace.next(time.Now())) || time.Since(begun) > s.Limits.NewRunsFor {

@@ -115,6 +115,10 @@ func (l Limits) Pace() float64 { return l.ProbeRate * time.Minute.Seconds() / l.
 // lastStart is how long after its begin a sweep may still begin a finalisation.
 func (l Limits) lastStart() time.Duration { return l.SweepTimeout - l.RunBudget - l.StopGrace }
 
+// askUntil is how long after its begin a sweep waits for answers: half of the time
+// that is left for the finalisations of what it has found by then.
+func (l Limits) askUntil() time.Duration { return (l.NewRunsFor + l.lastStart()) / 2 }
+
 // DefaultLimits are the production values.
 var DefaultLimits = Limits{
 	RunTTL:            8 * time.Hour,
