@@ -164,7 +164,7 @@ func (d *demo) connect() {
 	d.host.Limits.Attachment = 20 * time.Second
 	d.lambda = lambda.NewFromConfig(cfg)
 	d.operator = &core.Operator{
-		Runs: d.runs, Sandboxes: d.boxes, Ledger: d.boxes, Due: d.boxes, Controls: d.boxes, Audit: d.boxes, Queue: d.host.Queue,
+		Runs: d.runs, Sandboxes: d.boxes, Ledger: d.boxes, Due: d.boxes, Controls: d.boxes, Audit: d.boxes, Queue: d.host.Queue, Limits: core.DefaultLimits,
 	}
 	prober := &core.JournalProber{Exec: ecsexec.New(atECS), Sandboxes: d.boxes, Format: core.DefaultJournal, Limits: core.DefaultLimits}
 	d.sweep = &core.Sweep{

@@ -25,7 +25,7 @@ type handler struct {
 
 // jobReserve is the time one message may take: two ECS calls and some writes. One
 // that does not fit any more goes back to the queue untouched.
-const jobReserve = 20 * time.Second
+const jobReserve = 40 * time.Second
 
 // handle does each message by itself and answers with those that have to come
 // again. A message that cannot be read fails too, so that the dead-letter queue

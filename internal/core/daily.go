@@ -140,7 +140,10 @@ func (s *Sweep) stopLeak(ctx context.Context, t Task, id InstanceID, why string,
 // prune removes the journals of ended runs from every idle sandbox. Start markers
 // stay: a run that was claimed in a sandbox never begins there again (I14).
 func (s *Sweep) prune(ctx context.Context, report *DailyReport) {
-	for shard := range Shards {
+	// Another shard comes first each day, in case time does not last for all.
+	first := int(time.Now().Unix() / (24 * 60 * 60) % Shards)
+	for n := range Shards {
+		shard := (first + n) % Shards
 		due, err := s.Due.DueSandboxes(ctx, shard, farAhead)
 		if err != nil {
 			report.Errors = append(report.Errors, err.Error())
@@ -149,6 +152,10 @@ func (s *Sweep) prune(ctx context.Context, report *DailyReport) {
 		for _, d := range due {
 			if d.Key == "" {
 				continue
+			}
+			if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < s.Limits.ProbeTimeout {
+				report.Skipped = "no time left for the other idle sandboxes"
+				return
 			}
 			pruned, err := s.pruneSandbox(ctx, d.Key)
 			switch {

@@ -67,6 +67,10 @@ func TestIdleSandboxesArePruned(t *testing.T) {
 		w.detach("idle")
 		w.left("works", "at it\n")
 		w.tick()
+		if !w.fleet.Pruned("idle") {
+			t.Error("the journal of a run whose sandbox is kept lies around")
+		}
+		w.fleet.Litter("idle")
 		report, err := w.sweep(w.store.Process).Daily(t.Context())
 		if err != nil || len(report.Pruned) != 1 || !slices.Equal(report.Pruned[0].Deleted, []core.RunID{"idle"}) {
 			t.Errorf("report %+v, %v", report, err)
@@ -96,7 +100,7 @@ func TestOthersAreTold(t *testing.T) {
 			w.begin(run, func(q *core.RunRequest) { q.TTLSeconds = 600 })
 			w.detach(run)
 		}
-		operator := &core.Operator{Runs: w.store, Sandboxes: w.store, Ledger: w.store, Controls: w.store, Audit: w.store}
+		operator := &core.Operator{Runs: w.store, Sandboxes: w.store, Ledger: w.store, Controls: w.store, Audit: w.store, Queue: w.store, Limits: w.limits}
 		if err := operator.Hold(t.Context(), key("held"), now().Add(time.Hour), core.By{Who: "ops", Why: "look at it"}); err != nil {
 			t.Fatal(err)
 		}

@@ -180,6 +180,8 @@ func probed(r Run, e evidence, now Millis, p policy) decision {
 		return died(reply.Dead, p)
 	case expired(r, now, p.limits) && r.Hold.Live(now):
 		return decision{act: actLeave, outcome: Held, why: "held"}
+	case expired(r, now, p.limits) && p.control.Blocked():
+		return decision{act: actLeave, outcome: Held, why: stopped(p.control)}
 	case reply.Dead != NotDead:
 		return decision{act: actLeave, outcome: Producing, why: "dead-" + string(reply.Dead) + "-once"}
 	}

@@ -96,8 +96,22 @@ var destructive = map[string]path{
 		attempt: dailyAndReclaim, destroyed: noTask, blockedBy: []string{"observe", "freeze", "breaker"},
 	},
 	"an idle sandbox's journals are removed": {
-		site: "directoryRemover.Remove: Remove", setUp: keptWarm, attempt: dailyAndReclaim,
+		site: "directoryRemover.Remove: Remove",
+		setUp: func(w *world) {
+			keptWarm(w)
+			w.fleet.Litter("r")
+		},
+		attempt:   dailyAndReclaim,
 		destroyed: func(w *world) bool { return w.fleet.Pruned("r") }, blockedBy: []string{"observe", "freeze", "hold"},
+	},
+	"the journal of a run is removed whose sandbox is kept": {
+		site: "Sweep.tidy: Remove",
+		setUp: func(w *world) {
+			w.begin("r", func(q *core.RunRequest) { q.Reclaim = core.ReclaimIdle })
+			w.fleet.Exit("r", 0)
+			w.detach("r")
+		},
+		attempt: sweepOnly, destroyed: func(w *world) bool { return w.fleet.Pruned("r") }, blockedBy: []string{"observe", "freeze", "hold"},
 	},
 	"a sandbox whose task has gone is replaced": { // nothing lives in it
 		site: "Launcher.replace: Condemn",

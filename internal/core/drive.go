@@ -228,11 +228,11 @@ func (s *Sweep) finalize(ctx context.Context, j job, r Run, a *allowance) (ended
 		return ended{run: r, complete: true}, err
 	}
 	if j.reply.Rewritten && same {
-		return s.sealBeside(ctx, r, a)
+		return s.sealBeside(ctx, j, r, a)
 	}
 	end, err := s.drain(ctx, r, false, a)
 	if isRewritten(err) {
-		return s.sealBeside(ctx, r, a)
+		return s.sealBeside(ctx, j, r, a)
 	}
 	if err == nil && end.run.Sealed == nil {
 		err = fmt.Errorf("finalize run %s: the journal has no sentinel any more", r.RunKey)
@@ -250,10 +250,11 @@ func isRewritten(err error) bool {
 
 // sealBeside seals the log of a run whose journal was rewritten: nothing of it is
 // appended, since it does not go on from the log's end; as it is now it is stored
-// beside (DESIGN 5.8).
-func (s *Sweep) sealBeside(ctx context.Context, r Run, a *allowance) (ended, error) {
-	sealed := &Sealed{At: MillisOf(time.Now())}
-	for from := int64(0); ; {
+// beside, as much as fits into one finalisation (DESIGN 5.8). The exit status is the
+// one that the probe read.
+func (s *Sweep) sealBeside(ctx context.Context, j job, r Run, a *allowance) (ended, error) {
+	sealed := &Sealed{At: MillisOf(time.Now()), ExitCode: j.reply.Exit, Stderr: j.reply.Stderr}
+	for from := int64(0); from < s.Limits.SideBytes; {
 		page, err := s.page(ctx, r, from, nil, false, a)
 		if err != nil {
 			return ended{}, err
@@ -262,12 +263,8 @@ func (s *Sweep) sealBeside(ctx context.Context, r Run, a *allowance) (ended, err
 			return ended{}, err
 		}
 		from += int64(len(page.Data))
-		if page.Exit != nil {
-			sealed.ExitCode, sealed.Stderr = *page.Exit, page.Stderr
+		if page.Exit != nil || page.End || len(page.Data) == 0 {
 			break
-		}
-		if page.End || len(page.Data) == 0 || from >= s.Limits.TranscriptCap {
-			return ended{}, fmt.Errorf("finalize run %s: the rewritten journal has no sentinel", r.RunKey)
 		}
 	}
 	r, err := s.Log.Append(ctx, r, nil, sealed)
@@ -285,13 +282,15 @@ func (s *Sweep) end(ctx context.Context, r Run, a *allowance) (ended, error) {
 			return end, nil
 		}
 	}
-	waited := r.Ending != nil && MillisOf(time.Now()) >= r.Ending.At.Add(s.Limits.DrainGrace)
-	if Refused(err) || !waited && !isRewritten(err) {
+	if Refused(err) || errors.Is(err, errBytes) {
 		return ended{}, err
 	}
 	// A sandbox that never answers has used up the run's budget by now, each time.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
 	defer cancel()
+	if !isRewritten(err) && !s.givesUp(ctx, r) {
+		return ended{}, err
+	}
 	fresh, err := s.Runs.Run(ctx, r.RunKey)
 	if err != nil {
 		return ended{}, err
@@ -300,6 +299,23 @@ func (s *Sweep) end(ctx context.Context, r Run, a *allowance) (ended, error) {
 		return ended{}, &RefusedError{Op: "end", Record: "run " + r.RunKey.String(), Why: "epoch"}
 	}
 	return ended{run: fresh}, nil
+}
+
+// givesUp notes that an end failed, and reports whether it has for the whole drain
+// grace. Only time in which it was tried counts: a freeze or a tripped breaker must not
+// use the grace up.
+func (s *Sweep) givesUp(ctx context.Context, r Run) bool {
+	now := MillisOf(time.Now())
+	note, err := s.Notes.Note(ctx, r.RunKey)
+	if err == nil {
+		note = note.failing(now, s.Limits)
+		err = s.Notes.PutNote(ctx, r.RunKey, note)
+	}
+	if err != nil {
+		s.Logger.WarnContext(ctx, "note", "run", r.RunKey.String(), "err", err)
+		return false
+	}
+	return now >= note.EndFailing.Add(s.Limits.DrainGrace)
 }
 
 // page reads a piece of a journal out of the sweep's allowance.
@@ -362,10 +378,25 @@ func (s *Sweep) close(ctx context.Context, j job, end ended, entry RunReport) (R
 	if r.Row != RowReclaim {
 		return entry, notice
 	}
+	if r.Reclaim == ReclaimIdle {
+		s.tidy(ctx, r)
+	}
 	if err := s.Queue.Send(ctx, []ReclaimJob{jobOf(r)}); err != nil {
 		entry.Outcome, entry.Error = ReclaimFailed, err.Error()
 	}
 	return entry, notice
+}
+
+// tidy removes the journal of a run whose sandbox is kept: its transcript is saved. It
+// is not worth failing for; what it leaves, the daily prune finds.
+func (s *Sweep) tidy(ctx context.Context, r Run) {
+	control, err := s.Controls.Control(ctx)
+	if err != nil || !control.Stops() || r.Hold.Live(MillisOf(time.Now())) {
+		return
+	}
+	if _, err := s.Journals.Remove(ctx, targetOf(r), []RunID{r.RunKey.Run}); err != nil {
+		s.Logger.InfoContext(ctx, "tidy", "run", r.RunKey.String(), "err", err)
+	}
 }
 
 // release lets the next sweep go on at once. It is a courtesy: a claim that stays

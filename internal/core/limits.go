@@ -46,6 +46,11 @@ type Limits struct {
 	MissingGrace time.Duration
 	// DeadApart is how far apart two probes must see an agent dead before it counts.
 	DeadApart time.Duration
+	// DeadGap is the longest silence between two sightings of a dead agent, or two
+	// tries of an end, that still count as one stretch. Longer than a lap may take.
+	DeadGap time.Duration
+	// SideBytes is how much of a journal that was rewritten is stored beside the log.
+	SideBytes int64
 	// NoteEvery is how often a note about a lasting state is written again.
 	NoteEvery time.Duration
 	// NoteGap is the longest silence between two sightings of a missing task that
@@ -137,6 +142,8 @@ var DefaultLimits = Limits{
 	LaunchLag:         20 * time.Minute,
 	MissingGrace:      15 * time.Minute,
 	DeadApart:         2 * time.Minute,
+	DeadGap:           15 * time.Minute,
+	SideBytes:         8 << 20,
 	NoteEvery:         10 * time.Minute,
 	NoteGap:           5 * time.Minute,
 	ExpiringBefore:    30 * time.Minute,
@@ -174,7 +181,7 @@ func (l Limits) Validate() error {
 	}
 	for _, d := range []time.Duration{l.RunTTL, l.PauseTTL, l.IdleTTL, l.Attachment, l.RunBudget, l.ClaimLease,
 		l.NewRunsFor, l.SweepTimeout, l.ProbeTimeout, l.ReclaimTimeout, l.DrainGrace, l.StopGrace, l.LaunchWindow,
-		l.LaunchLag, l.MissingGrace, l.DeadApart, l.NoteEvery, l.NoteGap, l.ExpiringBefore, l.Retention, l.LeakGrace, l.BreakerWindow, l.HintLapse, l.RetryStop, l.ReclaimBackoff, l.ReclaimBackoffMax, l.Frozen} {
+		l.LaunchLag, l.MissingGrace, l.DeadApart, l.DeadGap, l.NoteEvery, l.NoteGap, l.ExpiringBefore, l.Retention, l.LeakGrace, l.BreakerWindow, l.HintLapse, l.RetryStop, l.ReclaimBackoff, l.ReclaimBackoffMax, l.Frozen} {
 		need(d > 0, "every duration must be positive")
 	}
 	for _, n := range []int{l.ProbeTail, l.ProbeRest, l.Page, l.InlineSegment, l.StderrTail, l.BreakerMost, l.FanOutAt, l.ProbeBatch, l.ProbeCalls, l.ProbeWidth, l.SweepWidth} {
@@ -188,6 +195,8 @@ func (l Limits) Validate() error {
 	need(l.StopGrace < l.ProbeTimeout, "a termination must fit into one probe call")
 	need(l.HintLapse < l.Attachment, "a hint must make somebody look sooner, not later")
 	need(l.LaunchWindow < l.LaunchLag, "a launch must be over before its row may be closed")
+	need(l.DeadApart < l.DeadGap, "two sightings of a dead agent must fit into one stretch")
+	need(l.SideBytes >= int64(l.Page), "what is stored beside must hold a page")
 	need(l.NoteGap < l.MissingGrace, "a missing task must be seen more than once within its grace")
 	need(l.ReclaimBackoff <= l.ReclaimBackoffMax, "the first backoff must not exceed the last")
 	need(l.Page <= 4<<20, "a page must fit into a function's answer of 6 MB as base64")

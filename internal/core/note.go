@@ -19,6 +19,8 @@ type Note struct {
 	DeadAs    Dead
 	Missing   Millis // since when, without a break, ECS does not know the task
 
+	EndFailing Millis // since when, without a break, its end is tried and its journal cannot be read
+
 	HeldSince     Millis // it would have ended, and is held
 	ExpiringSince Millis // its time is nearly over, and a warning was given
 }
@@ -70,7 +72,7 @@ func (n Note) after(s sighting, now Millis, l Limits) (Note, bool) {
 	}
 	if dead == NotDead {
 		next.DeadSince, next.DeadAs = 0, NotDead
-	} else if n.DeadAs != dead {
+	} else if n.DeadAs != dead || now >= n.At.Add(l.DeadGap) {
 		next.DeadSince, next.DeadAs = now, dead
 	}
 	switch {
@@ -83,7 +85,16 @@ func (n Note) after(s sighting, now Millis, l Limits) (Note, bool) {
 	}
 	same := next
 	same.At, same.Count = n.At, n.Count
-	return next, same != n || s.missing || now >= n.At.Add(l.NoteEvery)
+	return next, same != n || s.missing || dead != NotDead || now >= n.At.Add(l.NoteEvery)
+}
+
+// failing is the note once an end has failed at now.
+func (n Note) failing(now Millis, l Limits) Note {
+	if n.EndFailing == 0 || now >= n.At.Add(l.DeadGap) {
+		n.EndFailing = now
+	}
+	n.At = now
+	return n
 }
 
 // since is when a state began that holds now.

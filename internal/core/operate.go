@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
@@ -40,10 +41,10 @@ type SetTTL struct{ Seconds int64 }
 // Name is "extend".
 func (SetTTL) Name() string { return "extend" }
 
-// Apply: not terminal, not ending.
+// Apply: running, not ending. A pause has a time of its own.
 func (t SetTTL) Apply(r Run) (Run, error) {
 	if why := failing(
-		check{!r.Status.Terminal(), "terminal"},
+		check{r.Status == Running, "not-running"},
 		check{r.Ending == nil, "ending"},
 	); why != "" {
 		return refusal(t, r, why)
@@ -70,6 +71,9 @@ type AuditLog interface {
 	Record(ctx context.Context, e AuditEntry) error
 }
 
+// MaxHold is the longest hold: no longer than a log outlives what retention counts.
+const MaxHold = 30 * 24 * time.Hour
+
 // ErrTooLate tells that a sandbox is being reclaimed already.
 var ErrTooLate = errors.New("too late: its sandbox is being reclaimed")
 
@@ -83,6 +87,7 @@ type Operator struct {
 	Controls  ControlWriter
 	Audit     AuditLog
 	Queue     ReclaimQueue
+	Limits    Limits
 }
 
 // By is who acts, and why. Both are asked for.
@@ -102,8 +107,8 @@ func (o *Operator) record(ctx context.Context, by By, op, subject, detail string
 // other. Where the sandbox's end has begun it answers ErrTooLate and takes the hold
 // back: what it replaced was promised to somebody, and stands again.
 func (o *Operator) Hold(ctx context.Context, key RunKey, until Millis, by By) error {
-	if now := MillisOf(time.Now()); until <= now {
-		return fmt.Errorf("hold run %s: until: want a time to come, got %s", key, until.Time().Format(time.RFC3339))
+	if now := MillisOf(time.Now()); until <= now || until > now.Add(MaxHold) {
+		return fmt.Errorf("hold run %s: until: want a time to come within %s, got %s", key, MaxHold, until.Time().Format(time.RFC3339))
 	}
 	if err := o.record(ctx, by, "hold", key.String(), until.Time().Format(time.RFC3339)); err != nil {
 		return err
@@ -170,13 +175,45 @@ func (o *Operator) Release(ctx context.Context, key RunKey, by By) error {
 	if err != nil {
 		return fmt.Errorf("release run %s: %w", key, err)
 	}
-	if !r.Status.Terminal() || r.Row != RowReclaim {
-		return nil
+	jobs, err := o.heldUp(ctx, r)
+	if err == nil && len(jobs) > 0 {
+		err = o.Queue.Send(ctx, jobs)
 	}
-	if err := o.Queue.Send(ctx, []ReclaimJob{jobOf(r)}); err != nil {
+	if err != nil {
 		return fmt.Errorf("release run %s: %w", key, err)
 	}
 	return nil
+}
+
+// heldUp is what a hold of r kept from happening: its sandbox's end, or that of the
+// idle sandbox whose latest run it is. The idle row is made due again.
+func (o *Operator) heldUp(ctx context.Context, r Run) ([]ReclaimJob, error) {
+	if !r.Status.Terminal() {
+		return nil, nil
+	}
+	if r.Row == RowReclaim {
+		return []ReclaimJob{jobOf(r)}, nil
+	}
+	box, err := o.Sandboxes.Sandbox(ctx, r.SandboxKey)
+	if isNotFound(err) || err == nil && (box.DueAt == 0 || box.LatestRun != r.RunKey.Run || box.Reclaiming != "") {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	now, by := MillisOf(time.Now()), rand.Text()
+	if box.DueAt <= box.IdleSince.Add(o.Limits.IdleTTL) {
+		return nil, nil // it was never held up
+	}
+	mark := MarkReclaiming{Instance: box.Instance, LatestRun: box.LatestRun, By: by, Idle: true, Now: now}
+	if _, err := o.Sandboxes.UpdateSandbox(ctx, box.Key, mark); err != nil {
+		return nil, ignoreRefused(err)
+	}
+	due := max(now, box.IdleSince.Add(o.Limits.IdleTTL))
+	if _, err := o.Sandboxes.UpdateSandbox(ctx, box.Key, Unmark{Instance: box.Instance, By: by, DueAt: due, Now: now}); err != nil {
+		return nil, ignoreRefused(err)
+	}
+	return []ReclaimJob{{Tenant: r.Tenant, Key: box.Key, Instance: box.Instance, Kind: JobDue}}, nil
 }
 
 // Extend gives a run that many seconds from its detach.

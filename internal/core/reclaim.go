@@ -118,6 +118,13 @@ func (c *Reclaimer) Do(ctx context.Context, job ReclaimJob) (ReclaimOutcome, err
 	if job.Instance == "" {
 		return c.without(ctx, job)
 	}
+	control, err := c.Controls.Control(ctx)
+	if err != nil {
+		return ReclaimDestroyFailed, err
+	}
+	if !control.Acts() {
+		return ReclaimFrozen, nil // whoever observes writes nothing; the mark is sent again
+	}
 	row, err := c.row(ctx, job.Instance)
 	if err != nil {
 		return ReclaimDestroyFailed, err
@@ -465,7 +472,11 @@ func (c *Reclaimer) postponeMark(ctx context.Context, job ReclaimJob, outcome Re
 	if err != nil {
 		return ignoreNotFound(err)
 	}
-	_, err = c.Runs.Update(ctx, key, ReclaimLater{Instance: job.Instance, Outcome: outcome, NotBefore: at, Attempts: r.ReclaimAttempts + 1})
+	attempts := r.ReclaimAttempts
+	if outcome == ReclaimDestroyFailed { // to wait for an operator is no failure
+		attempts++
+	}
+	_, err = c.Runs.Update(ctx, key, ReclaimLater{Instance: job.Instance, Outcome: outcome, NotBefore: at, Attempts: attempts})
 	return ignoreRefused(err)
 }
 

@@ -3,6 +3,7 @@ package core_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -120,5 +121,95 @@ func TestOldHintsComeBeforeNobody(t *testing.T) {
 			w.tick()
 		}
 		w.ended("honest", core.Completed, "done\n")
+	})
+}
+
+// TestADeadAgentSeenLongAgoIsNoSecondSighting: between two sightings that count lies no
+// silence in which anything may have happened.
+func TestADeadAgentSeenLongAgoIsNoSecondSighting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		r := w.left("r", "works\n")
+		note := core.Note{At: now(), DeadSince: now(), DeadAs: core.DeadGone}
+		if err := w.store.PutNote(t.Context(), r.RunKey, note); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Hour)
+		w.fleet.Die("r")
+		if got := outcomes(w.tick())["r"]; got != core.Producing {
+			t.Errorf("outcome %s, want producing: this is the first sighting of its stretch", got)
+		}
+	})
+}
+
+// TestAFreezeUsesUpNoDrainGrace: only time in which the end was tried counts (I5).
+func TestAFreezeUsesUpNoDrainGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.left("r", "saved?\n")
+		if _, err := core.RequestCancelOf(t.Context(), w.store, key("r")); err != nil {
+			t.Fatal(err)
+		}
+		// The first try fails at its page, the second is hours later and fails too.
+		fail := func() { w.once(w.failing("page")) }
+		fail()
+		time.Sleep(2 * time.Hour)
+		fail()
+		if r := w.run("r"); r.Status != core.Running {
+			t.Fatalf("a journal that can be read was given up: %+v", r.Transcript)
+		}
+		time.Sleep(2 * time.Minute)
+		w.tick()
+		w.ended("r", core.Aborted, "saved?\n")
+	})
+}
+
+// TestHoldsAndExtensionsThatCannotBeKeptAreRefused, each with what was expected.
+func TestHoldsAndExtensionsThatCannotBeKeptAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		r := w.left("r", "works\n")
+		o := &core.Operator{Runs: w.store, Sandboxes: w.store, Ledger: w.store, Audit: w.store}
+		by := core.By{Who: "ops", Why: "look"}
+		for _, until := range []core.Millis{now(), now().Add(core.MaxHold + time.Minute)} {
+			if err := o.Hold(t.Context(), r.RunKey, until, by); err == nil || !strings.Contains(err.Error(), "want a time to come within") {
+				t.Errorf("hold until %d: %v", until, err)
+			}
+		}
+		if _, err := w.store.Update(t.Context(), r.RunKey, core.Attach{Seen: r.Epoch, Nonce: "n", Now: now(), Until: now().Add(time.Minute)}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.store.Update(t.Context(), r.RunKey, core.Interrupt{Epoch: r.Epoch + 1, Now: now(), Until: now().Add(time.Hour)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := o.Extend(t.Context(), r.RunKey, 60, by); !core.Refused(err) {
+			t.Errorf("extend of a paused run: %v", err)
+		}
+	})
+}
+
+// TestAReleasedIdleSandboxIsDueAgain, not only when the hold would have ended.
+func TestAReleasedIdleSandboxIsDueAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		keptWarm(w)
+		o := &core.Operator{Runs: w.store, Sandboxes: w.store, Ledger: w.store, Audit: w.store, Queue: w.store, Limits: w.limits}
+		by := core.By{Who: "ops", Why: "look"}
+		if err := o.Hold(t.Context(), key("r"), now().Add(24*time.Hour), by); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(w.limits.IdleTTL)
+		w.tick()
+		if noTask(w) {
+			t.Fatal("a held sandbox is gone")
+		}
+		if err := o.Release(t.Context(), key("r"), by); err != nil {
+			t.Fatal(err)
+		}
+		w.drainQueue(w.store.Process)
+		if !noTask(w) {
+			t.Error("a released sandbox whose time is over lives on")
+		}
+		w.check()
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -13,22 +14,29 @@ func isNotFound(err error) bool { return errors.Is(err, ErrNotFound) }
 // ledger rows get their task, their message or their end (DESIGN 4.2).
 func (s *Sweep) settle(ctx context.Context, due []DueSandbox, report *SweepReport) {
 	var jobs []ReclaimJob
-	for _, d := range due {
-		var job *ReclaimJob
-		var err error
-		if d.Instance != "" {
-			job, err = s.settleRow(ctx, d.Instance, report)
-		} else {
-			job, err = s.settleIdle(ctx, d.Key)
-		}
+	var mu sync.Mutex
+	pool(s.Limits.SweepWidth, len(due), func(n int) {
+		job, settled, err := s.settleOne(ctx, due[n])
+		mu.Lock()
+		defer mu.Unlock()
+		report.Settled += settled
 		switch {
 		case err != nil && !Refused(err) && !isNotFound(err):
 			report.Errors = append(report.Errors, err.Error())
 		case job != nil:
 			jobs = append(jobs, *job)
 		}
-	}
+	})
 	s.send(ctx, jobs, report)
+}
+
+// settleOne looks at one due row and tells whether it moved it.
+func (s *Sweep) settleOne(ctx context.Context, d DueSandbox) (*ReclaimJob, int, error) {
+	if d.Instance != "" {
+		return s.settleRow(ctx, d.Instance)
+	}
+	job, err := s.settleIdle(ctx, d.Key)
+	return job, 0, err
 }
 
 func (s *Sweep) settleIdle(ctx context.Context, key SandboxKey) (*ReclaimJob, error) {
@@ -41,21 +49,21 @@ func (s *Sweep) settleIdle(ctx context.Context, key SandboxKey) (*ReclaimJob, er
 
 // settleRow looks at one open row. A launch that turns up late is condemned, never
 // taken into service: whoever asked for it has given up.
-func (s *Sweep) settleRow(ctx context.Context, id InstanceID, report *SweepReport) (*ReclaimJob, error) {
+func (s *Sweep) settleRow(ctx context.Context, id InstanceID) (*ReclaimJob, int, error) {
 	now := MillisOf(time.Now())
 	row, err := s.Ledger.Row(ctx, id)
 	if err != nil || row.DueAt == 0 || row.DueAt > now {
-		return nil, err
+		return nil, 0, err
 	}
 	if row.State == LedgerStopping && row.TaskARN != "" {
-		return &ReclaimJob{Tenant: row.Tenant, Instance: id, Kind: JobLedger}, nil
+		return &ReclaimJob{Tenant: row.Tenant, Instance: id, Kind: JobLedger}, 0, nil
 	}
 	if row.State != LedgerIntent && row.State != LedgerStopping {
-		return nil, nil
+		return nil, 0, nil
 	}
 	arn, err := s.findTask(ctx, row)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	over := now >= row.LaunchUntil.Add(s.Limits.LaunchLag)
 	var t LedgerTransition
@@ -71,13 +79,12 @@ func (s *Sweep) settleRow(ctx context.Context, id InstanceID, report *SweepRepor
 	}
 	moved, err := s.Ledger.UpdateRow(ctx, id, t)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	report.Settled++
 	if moved.State == LedgerStopping && moved.TaskARN != "" {
-		return &ReclaimJob{Tenant: row.Tenant, Instance: id, Kind: JobLedger}, nil
+		return &ReclaimJob{Tenant: row.Tenant, Instance: id, Kind: JobLedger}, 1, nil
 	}
-	return nil, nil
+	return nil, 1, nil
 }
 
 // findTask asks ECS for the task of a row whose RunTask answer was lost.

@@ -194,6 +194,9 @@ func (s *Sweep) Run(ctx context.Context, request SweepRequest) (SweepReport, err
 	if err != nil {
 		return SweepReport{}, fmt.Errorf("sweep: %w", err)
 	}
+	if p.named {
+		report.add(unknownRuns(request.keys(), runs, bad)...)
+	}
 	for _, b := range bad {
 		report.add(RunReport{RunKey: b.RunKey, Outcome: FailedSweep, Error: b.Err.Error()})
 	}
@@ -217,6 +220,25 @@ func (s *Sweep) Run(ctx context.Context, request SweepRequest) (SweepReport, err
 	}
 	s.log(ctx, report)
 	return report, nil
+}
+
+// unknownRuns reports those that were asked for by name and are not there.
+func unknownRuns(asked []RunKey, runs []Run, bad []Unreadable) []RunReport {
+	there := make(map[RunKey]bool, len(runs)+len(bad))
+	for _, r := range runs {
+		there[r.RunKey] = true
+	}
+	for _, b := range bad {
+		there[b.RunKey] = true
+	}
+	var out []RunReport
+	for _, k := range asked {
+		if !there[k] {
+			there[k] = true
+			out = append(out, RunReport{RunKey: k, Outcome: NotClaimed, Reason: "unknown-run"})
+		}
+	}
+	return out
 }
 
 // unchanged keeps the jobs that are as the plan had them; the others are reported
@@ -354,27 +376,37 @@ func (s *Sweep) load(ctx context.Context, entries []IndexEntry) ([]Run, []Unread
 // they are judged in this very sweep. A sweep that must not write judges them as if.
 func (s *Sweep) turn(ctx context.Context, runs []Run, p policy, report *SweepReport) []Run {
 	now := MillisOf(time.Now())
+	var due []int
 	for i, r := range runs {
-		if r.Status != Running || r.DueAt > now || !r.Row.Due() {
-			continue
+		if r.Status == Running && r.DueAt <= now && r.Row.Due() {
+			due = append(due, i)
 		}
-		var t Transition = CancelDue{DueAt: r.DueAt}
-		if r.Row == RowLapse {
-			t = Lapse{DueAt: r.DueAt, Cancel: r.OnLapse == LapseCancels}
-		}
-		turned, err := t.Apply(r)
-		if p.acts {
-			turned, err = s.Runs.Update(ctx, r.RunKey, t)
-		}
+	}
+	var mu sync.Mutex
+	pool(s.Limits.SweepWidth, len(due), func(n int) {
+		turned, err := s.turnOne(ctx, runs[due[n]], p)
+		mu.Lock()
+		defer mu.Unlock()
 		switch {
 		case err == nil:
-			runs[i] = turned
+			runs[due[n]] = turned
 			report.Turned++
 		case !Refused(err):
 			report.Errors = append(report.Errors, err.Error())
 		}
-	}
+	})
 	return runs
+}
+
+func (s *Sweep) turnOne(ctx context.Context, r Run, p policy) (Run, error) {
+	var t Transition = CancelDue{DueAt: r.DueAt}
+	if r.Row == RowLapse {
+		t = Lapse{DueAt: r.DueAt, Cancel: r.OnLapse == LapseCancels}
+	}
+	if !p.acts {
+		return t.Apply(r)
+	}
+	return s.Runs.Update(ctx, r.RunKey, t)
 }
 
 // resend sends the reclaim messages of ended runs whose mark is due again: the

@@ -147,7 +147,7 @@ func TestRunTransitionsRefuse(t *testing.T) {
 		{"name instance of a run that has a task", named, attachedRun(), "task"},
 		{"hold taken back that another replaced", core.SetHold{Hold: core.Hold{Until: 800}, Was: &hold.Hold}, terminalRun(), "hold"},
 		{"hold of a run whose sandbox is gone", hold, changed(terminalRun(), func(r *core.Run) { r.Row = core.RowNone }), "reclaimed"},
-		{"extend of an ended run", core.SetTTL{Seconds: 61}, terminalRun(), "terminal"},
+		{"extend of an ended run", core.SetTTL{Seconds: 61}, terminalRun(), "not-running"},
 		{"extend of a run whose end is decided", core.SetTTL{Seconds: 61}, changed(detachedRun(), ending), "ending"},
 		{"name instance over another's", named, changed(unlaunched, func(r *core.Run) { r.Instance = "other" }), "instance"},
 	})

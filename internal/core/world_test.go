@@ -197,3 +197,15 @@ func outcomes(report core.SweepReport) map[core.RunID]core.Outcome {
 var long = strings.Repeat("{\"type\":\"text\",\"text\":\"Grüße, 世界\"}\n", 6000)
 
 func sorted[T cmp.Ordered](seq iter.Seq[T]) []T { return slices.Sorted(seq) }
+
+// failing is a process whose calls of that name do not land.
+func (w *world) failing(name string) *mem.Process {
+	faults := mem.Faults{At: map[int]mem.Fault{}}
+	n := 0
+	faults.Before = func(_ context.Context, call string) {
+		if n++; call == name {
+			faults.At[n] = mem.NotLanded
+		}
+	}
+	return w.store.NewProcess(faults)
+}

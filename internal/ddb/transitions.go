@@ -58,7 +58,7 @@ func runChange(key core.RunKey, t core.Transition) (*change, error) {
 	case core.SetHold:
 		setHold(c, t)
 	case core.SetTTL:
-		c.need(open(), gone("ending"))
+		c.need(is("status", core.Running), gone("ending"))
 		c.set("ttlSeconds", t.Seconds)
 	default:
 		return nil, fmt.Errorf("no conditional write for transition %T", t)

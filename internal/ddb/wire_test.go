@@ -151,7 +151,7 @@ func TestEveryTransitionIsOneConditionalRequest(t *testing.T) {
 		{core.SetHold{Hold: core.Hold{Until: 9}}, "(" + open + " OR (attribute_exists (detachedShard)) OR (attribute_exists (dueShard)) OR (reclaimOutcome = idle))"},
 		{core.SetHold{Was: &core.Hold{Until: 9, By: "b"}}, "(" + open + " OR (attribute_exists (detachedShard)) OR (attribute_exists (dueShard)) OR (reclaimOutcome = idle)) AND (hold.until = 9) AND (hold.by = b) AND (hold.why = )"},
 		{core.SetHold{Was: new(core.Hold)}, "(" + open + " OR (attribute_exists (detachedShard)) OR (attribute_exists (dueShard)) OR (reclaimOutcome = idle)) AND (attribute_not_exists (hold))"},
-		{core.SetTTL{Seconds: 9}, open + " AND (attribute_not_exists (ending))"},
+		{core.SetTTL{Seconds: 9}, "(status = running) AND (attribute_not_exists (ending))"},
 	}
 	for _, tt := range tests {
 		client, v := dial(t, says(`{}`))

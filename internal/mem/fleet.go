@@ -210,6 +210,13 @@ func (v View) Remove(ctx context.Context, target core.ExecTarget, runs []core.Ru
 	return gone, err
 }
 
+// Litter makes a run's journal one that lies around again.
+func (f *Fleet) Litter(run core.RunID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.agentOf(run).pruned = false
+}
+
 // Pruned reports whether a run's journal has been removed.
 func (f *Fleet) Pruned(run core.RunID) bool {
 	f.mu.Lock()
