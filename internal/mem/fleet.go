@@ -303,6 +303,14 @@ func (t *fleetTask) agent(run core.RunID) *fleetAgent {
 	return t.agents[run]
 }
 
+// seen is a run's agent to somebody who only looks.
+func (t *fleetTask) seen(run core.RunID) *fleetAgent {
+	if a := t.agents[run]; a != nil {
+		return a
+	}
+	return &fleetAgent{}
+}
+
 // reach is the task, if an exec session can reach it.
 func (f *Fleet) reach(arn string) (*fleetTask, error) {
 	t, ok := f.tasks[arn]
@@ -405,7 +413,7 @@ func (v View) Probe(ctx context.Context, _ float64, requests []core.ProbeRequest
 		err := v.call(ctx, "probe", func() error {
 			t, err := v.reach(q.Target.TaskARN)
 			if err == nil {
-				out[i] = t.agent(q.Run).probe(q, v.RestBytes)
+				out[i] = t.seen(q.Run).probe(q, v.RestBytes)
 			}
 			return err
 		})
@@ -462,7 +470,7 @@ func (v View) Page(ctx context.Context, q core.PageRequest) (core.PageReply, err
 		if err != nil {
 			return err
 		}
-		a := t.agent(q.Run)
+		a := t.seen(q.Run)
 		if a.rewritten(q.From, q.Last) {
 			return &core.JournalError{Op: "page", Healing: core.Retry, Reason: "rewritten"}
 		}

@@ -62,9 +62,10 @@ func Unscheduled(ctx context.Context) context.Context {
 }
 
 // Go adds an actor, which has not begun. Everything that it will do through p waits
-// for [Sched.Step]; act must start no goroutine that uses p.
+// for [Sched.Step]; act must start no goroutine that uses p. Actors of one name must
+// act alike.
 func (s *Sched) Go(name string, act func(p *Process)) *Actor {
-	a := &Actor{Name: name, plan: map[int]Fault{}}
+	a := &Actor{Name: name, plan: map[int]Fault{}, history: maphash.String(seed, name)}
 	a.process = s.store.NewProcess(Faults{At: a.plan})
 	a.next, a.stop = iter.Pull(func(yield func(string) bool) {
 		a.process.faults.Before = func(ctx context.Context, call string) {
@@ -109,18 +110,31 @@ func (a *Actor) Close() { a.stop() }
 // its next one.
 func (s *Sched) Step(a *Actor, f Fault) {
 	call := a.waits
-	a.history = mix(a.history, maphash.String(seed, call), uint64(f), s.now(), s.seen(call))
+	a.history = s.Told(a, call, f)
 	n := len(a.process.Calls()) + 1
 	a.plan[n] = f
 	a.advance()
 	delete(a.plan, n)
-	if !readsOnly(call) {
+	if !ReadsOnly(call) {
 		s.look(a, call)
 	}
-	if a.over {
-		a.history = 0 // nothing remembers it any more
-	}
 }
+
+// Told is what a will have been told once a call was made with that fault now. It
+// decides alone how a goes on from there.
+func (s *Sched) Told(a *Actor, call string, f Fault) uint64 {
+	return mix(a.history, maphash.String(seed, call), uint64(f), s.now(), s.seen(call))
+}
+
+// Standing is where an actor stands.
+type Standing struct {
+	Told  uint64 // a digest of its name and all it has been told
+	Waits string // the call it is about to make
+	Over  bool   // nothing remembers what it was told
+}
+
+// Standing is where a stands.
+func (a *Actor) Standing() Standing { return Standing{Told: a.history, Waits: a.waits, Over: a.over} }
 
 // now is the time since the schedule began, in milliseconds.
 func (s *Sched) now() uint64 { return uint64(core.MillisOf(time.Now()) - s.begun) }
@@ -155,15 +169,12 @@ var (
 	}
 )
 
-// readsOnly reports whether a call changes nothing, whatever it answers.
-func readsOnly(call string) bool {
+// ReadsOnly reports whether a call changes nothing, whatever it answers: losing its
+// answer is then the same as losing the call.
+func ReadsOnly(call string) bool {
 	_, ok := reads[call]
 	return ok
 }
-
-// ReadsOnly reports whether the call that a waits for changes nothing: losing its
-// answer is then the same as losing the call.
-func (a *Actor) ReadsOnly() bool { return readsOnly(a.waits) }
 
 // judged lists the parts on which, beside their answer, the rules depend that such a
 // call is judged by.
@@ -174,7 +185,7 @@ var judged = map[string][]string{
 // Conflict reports whether the order of two calls may matter: one changes what the
 // other changes or is answered from. Calls that are not known conflict with all.
 func Conflict(a, b string) bool {
-	if readsOnly(a) && readsOnly(b) {
+	if ReadsOnly(a) && ReadsOnly(b) {
 		return false
 	}
 	of, known := partsOf(a)
@@ -214,17 +225,24 @@ func (s *Sched) whole() uint64 {
 	return sum
 }
 
-// Digest is the state: what the store and the cluster hold, the time, and where
-// each actor stands with what it has been told. extra is whatever else matters.
-func (s *Sched) Digest(actors []*Actor, extra ...uint64) uint64 {
-	sum := mix(s.whole(), s.now())
-	for _, a := range actors {
-		sum = mix(sum, a.history, maphash.String(seed, a.waits))
-		if a.over {
-			sum = mix(sum, 1)
-		}
+// Digest is what the store and the cluster hold, and the time.
+func (s *Sched) Digest() uint64 { return mix(s.whole(), s.now()) }
+
+// Digest is where an actor stands; who tells actors apart.
+func (t Standing) Digest(who int) uint64 {
+	if t.Over {
+		return mix(uint64(who), 1)
 	}
-	return mix(sum, extra...)
+	return mix(uint64(who), t.Told, maphash.String(seed, t.Waits))
+}
+
+// Mix digests numbers in their order.
+func Mix(numbers ...uint64) uint64 { return mix(0, numbers...) }
+
+// Known reports whether it is known what a call may change.
+func Known(call string) bool {
+	_, known := partsOf(call)
+	return known
 }
 
 var seed = maphash.MakeSeed()
@@ -283,7 +301,7 @@ func (d *dumper) value(out []byte, v reflect.Value) []byte {
 	case reflect.Int, reflect.Int64:
 		n := v.Int()
 		if n != 0 && v.Type() == millis {
-			n -= int64(d.begun)
+			n += 1<<50 - int64(d.begun) // never zero, which is "not set"
 		}
 		return binary.BigEndian.AppendUint64(out, uint64(n))
 	case reflect.Uint64, reflect.Uintptr:
@@ -322,11 +340,15 @@ func (d *dumper) list(out []byte, v reflect.Value) []byte {
 }
 
 // entries writes a map in the order of its written keys, so that random ids do not
-// decide it.
+// decide it. New ids get their names in the order of the keys as they are: of the
+// parts of a store the first is kept under ids that are not random.
 func (d *dumper) entries(out []byte, v reflect.Value) []byte {
-	written := make([][]byte, 0, v.Len())
-	for it := v.MapRange(); it.Next(); {
-		written = append(written, d.value(d.value(nil, it.Key()), it.Value()))
+	keys := v.MapKeys()
+	raw := dumper{names: nil}
+	slices.SortFunc(keys, func(a, b reflect.Value) int { return slices.Compare(raw.value(nil, a), raw.value(nil, b)) })
+	written := make([][]byte, 0, len(keys))
+	for _, k := range keys {
+		written = append(written, d.value(d.value(nil, k), v.MapIndex(k)))
 	}
 	slices.SortFunc(written, slices.Compare[[]byte])
 	out = binary.BigEndian.AppendUint32(out, uint32(len(written)))
@@ -353,7 +375,7 @@ func (d *dumper) text(out []byte, s string) []byte {
 }
 
 func (d *dumper) word(w string) string {
-	if !minted(w) {
+	if d.names == nil || !minted(w) {
 		return w
 	}
 	name, ok := d.names[w]
@@ -408,15 +430,15 @@ func (f *Fleet) Agents() []Agent {
 	return out
 }
 
-// Hash digests texts, each random id in them by its name.
-func (s *Sched) Hash(texts ...string) uint64 {
-	d := dumper{names: s.names, by: &Actor{Name: "unknown"}}
-	var out []byte
-	for _, text := range texts {
-		out = append(d.text(out, text), 0)
-	}
-	return maphash.Bytes(seed, out)
+// Named is a text with each random id in it by its name, the same in every schedule
+// in which the same actor drew it.
+func (s *Sched) Named(text string) string {
+	d := dumper{names: s.names, by: &Actor{Name: "nobody"}}
+	return string(d.text(nil, text))
 }
+
+// HashOf digests a text.
+func HashOf(text string) uint64 { return maphash.String(seed, text) }
 
 // Settings are the operator's, past every gate.
 func (s *Store) Settings() core.Control {
