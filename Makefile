@@ -99,6 +99,10 @@ test: setup synth-local ## Run every test, against the local engine where one is
 fuzz: ## Run every fuzzer for FUZZTIME (20s)
 	@FUZZTIME=$(FUZZTIME) sh scripts/fuzz.sh
 
+.PHONY: bench
+bench: build build-local ## Measure what is promised in figures, to bench.json
+	@cd internal/bench && go test -count=1 -timeout 15m -run '^TestFigures$$' -figures ../../bench.json
+
 .PHONY: deploy-local
 deploy-local: setup synth-local ## Deploy to an engine that runs at ENDPOINT (LocalStack, MiniStack), ECS at ECS_ENDPOINT
 	@go run ./scripts/deploylocal -endpoint '$(or $(ENDPOINT),http://127.0.0.1:4566)' -ecs-endpoint '$(ECS_ENDPOINT)'
