@@ -1,6 +1,7 @@
 package bench_test
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"flag"
@@ -130,9 +131,13 @@ func TestFigures(t *testing.T) {
 
 func write(t *testing.T, figures []figure) {
 	t.Helper()
-	text, err := json.MarshalIndent(figures, "", "  ")
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false) // goals are comparisons
+	e.SetIndent("", "  ")
+	err := e.Encode(figures)
 	if err == nil {
-		err = os.WriteFile(*out, append(text, '\n'), 0o644)
+		err = os.WriteFile(*out, text.Bytes(), 0o644)
 	}
 	if err != nil {
 		t.Fatal(err)
