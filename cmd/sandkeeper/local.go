@@ -14,7 +14,7 @@ import (
 // localCommand runs local Fargate until it is interrupted.
 type localCommand struct {
 	Addr           string   `default:"127.0.0.1:0" help:"Loopback address to listen on."`
-	Dir            string   `type:"path" help:"Directory for the tasks' files; a new one otherwise."`
+	Dir            string   `type:"path" help:"Directory for the tasks' files, in tasks, which must not be there; a new one otherwise."`
 	Region         string   `default:"us-east-1" help:"Region in ARNs."`
 	Account        string   `default:"000000000000" help:"Account in ARNs."`
 	Cluster        []string `help:"Clusters that exist; without any, every name does."`

@@ -17,8 +17,9 @@ type Faults = datachannel.Faults
 type Options struct {
 	// Addr is host:port with a loopback literal; "" is 127.0.0.1 and a free port.
 	Addr string
-	// Dir takes the tasks' directories, which Close removes; "" is a new one below
-	// the system's directory for temporary files.
+	// Dir takes the tasks' files, in a directory tasks that must not be there before and
+	// that Close removes; "" is a new one below the system's directory for temporary
+	// files.
 	Dir string
 	// Region and Account appear in ARNs; "" is us-east-1 and 000000000000.
 	Region, Account string

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -132,11 +133,20 @@ func (s *Server) prepareDir() (err error) {
 	if s.dir, err = filepath.Abs(s.dir); err != nil {
 		return err
 	}
-	// Containers that run as another user must be able to reach their directory.
-	if err := os.MkdirAll(filepath.Join(s.dir, "tasks"), 0o755); err != nil {
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
 		return err
 	}
+	// Made here and nowhere else: what was there before is not this server's to remove.
+	err = os.Mkdir(filepath.Join(s.dir, tasksDir), 0o755)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return fmt.Errorf("directory %s: want one without %s in it", s.dir, tasksDir)
+	case err != nil:
+		return err
+	}
+	// Containers that run as another user must be able to reach their directory.
 	if err := os.Chmod(s.dir, 0o755); err != nil {
+		s.removeDir()
 		return err
 	}
 	s.isolation = s.opts.Isolation
@@ -151,8 +161,11 @@ func (s *Server) prepareDir() (err error) {
 	return err
 }
 
+// tasksDir is where below its directory a server keeps its tasks' files.
+const tasksDir = "tasks"
+
 func (s *Server) removeDir() {
-	path := filepath.Join(s.dir, "tasks")
+	path := filepath.Join(s.dir, tasksDir)
 	if s.ownDir {
 		path = s.dir
 	}

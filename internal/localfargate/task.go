@@ -303,7 +303,7 @@ func (t *task) stopContainer(ctx context.Context, c *container) {
 }
 
 func (t *task) containerDir(c *container) string {
-	return filepath.Join(t.server.dir, "tasks", t.id, c.definition.Name)
+	return filepath.Join(t.server.dir, tasksDir, t.id, c.definition.Name)
 }
 
 func (t *task) command(c *container) []string {
