@@ -1,6 +1,7 @@
 package sandkeeper_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
@@ -224,6 +225,45 @@ func TestReadmeShowsTheLimitsAsTheyAre(t *testing.T) {
 	}
 	if len(rows) < 5 {
 		t.Errorf("README shows %d limits", len(rows))
+	}
+}
+
+// TestReadmeShowsTheFiguresAsTheyAre compares README's table of figures with
+// bench.json, row by row: name, value with its unit, and goal.
+func TestReadmeShowsTheFiguresAsTheyAre(t *testing.T) {
+	var figures []struct {
+		Name, Unit, Goal string
+		Value            float64
+		Holds            bool
+	}
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile("bench.json")
+	if err == nil {
+		err = json.Unmarshal(data, &figures)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, f := range figures {
+		want = append(want, fmt.Sprintf("| %s | %s %s | %s |", f.Name, strconv.FormatFloat(f.Value, 'f', -1, 64), f.Unit, f.Goal))
+		if !f.Holds {
+			t.Errorf("%s misses its goal: %g %s, want %s", f.Name, f.Value, f.Unit, f.Goal)
+		}
+	}
+	_, table, _ := strings.Cut(string(readme), "\n| figure | measured | goal |\n| --- | --- | --- |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	got := strings.Split(table, "\n")
+	for i := range max(len(got), len(want)) {
+		if i >= len(got) || i >= len(want) || got[i] != want[i] {
+			t.Fatalf("row %d of README's figures is %q, want %q", i+1, got[i:min(i+1, len(got))], want[i:min(i+1, len(want))])
+		}
+	}
+	if len(want) == 0 {
+		t.Error("bench.json has no figure")
 	}
 }
 
