@@ -143,6 +143,25 @@ func (s *stage) viewer(name, run string, takeover bool) *mem.Actor {
 	})
 }
 
+// drains has a host that knows its epoch seal the log and finish the run.
+func (s *stage) drains(name, run, text string) *mem.Actor {
+	r := s.run(run)
+	return s.play(name, func(p *mem.Process) {
+		ctx := context.Background()
+		writer := &core.LogWriter{Log: p, Blobs: p, Inline: s.limits.InlineSegment}
+		sealed, err := writer.Append(ctx, r, []byte(text), &core.Sealed{At: now()})
+		if err != nil {
+			return
+		}
+		sum, _ := core.LogSHA256(sealed)
+		_, _ = p.Update(ctx, r.RunKey, core.Finish{
+			Epoch: r.Epoch, Nonce: r.ClaimNonce, Now: now(), Status: core.Completed, ExitCode: new(0),
+			Transcript: core.Transcript{Bytes: sealed.LogEnd, SHA256: sum, Complete: true},
+			Reclaim:    core.ReclaimEnd, NotBefore: now().Add(s.limits.RetryStop),
+		})
+	})
+}
+
 func (s *stage) operator(p *mem.Process) *core.Operator {
 	return &core.Operator{Runs: p, Sandboxes: p, Ledger: p, Due: oneShard{p}, Controls: p, Audit: p, Queue: p}
 }
@@ -278,6 +297,46 @@ var scenarios = []scenario{
 		outcome:    one(core.Completed),
 	},
 	{
+		name: "a sweep that outlives its claim",
+		seed: func(w *world) {
+			leave("done\n", nil, 0)(w)
+			w.fleet.Exit("r", 0)
+		},
+		cast: func(s *stage) {
+			s.sweeps(2)
+			s.passes(95 * time.Second)
+		},
+		deliveries: 1,
+		outcome:    one(core.Completed),
+	},
+	{
+		name: "a host that drains its run itself",
+		seed: func(w *world) {
+			leave("done\n", shortTTL, time.Minute)(w)
+			w.fleet.Exit("r", 0)
+		},
+		cast: func(s *stage) {
+			s.drains("host", "r", "done\n")
+			s.cancels("r")
+			s.sweeps(2)
+		},
+		deliveries: 1,
+		outcome:    one(core.Completed),
+	},
+	{
+		name: "the next turn after the task died",
+		seed: func(w *world) {
+			ended(core.ReclaimEnd)(w)
+			w.fleet.KillTask(w.run("r").TaskARN)
+		},
+		cast: func(s *stage) {
+			q := start("r2")
+			q.Thread = "thread-r"
+			s.host("next host", q, "r", nil)
+		},
+		deliveries: 2,
+	},
+	{
 		name: "a host that starts and falls silent",
 		cast: func(s *stage) {
 			s.host("host", start("r"), "r", nil)
@@ -290,8 +349,8 @@ var scenarios = []scenario{
 	{
 		name: "a start that comes twice",
 		cast: func(s *stage) {
-			s.host("host", start("r"), "r", nil)
-			s.host("host again", start("r"), "r", nil)
+			first := s.host("host", start("r"), "r", nil)
+			s.host("host again", start("r"), "r", nil).Ready = first.Begun // they are alike
 			s.passes(100 * time.Second)
 			s.sweeps(1)
 		},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/bits"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -58,6 +59,7 @@ type stage struct {
 	trace       []string
 	held        map[core.RunID]core.Millis  // holds that were answered ok and not released
 	settings    map[*mem.Actor]core.Control // the settings as each actor last read them
+	epochs      map[*mem.Actor]int64        // of the last claim that each actor won
 	lost        map[core.RunID]bool         // runs whose task died by itself
 }
 
@@ -73,7 +75,7 @@ func newStage(e *explorer) *stage {
 	s := &stage{
 		world:    &world{t: e.t, store: store, fleet: mem.NewFleet(store), limits: testLimits()},
 		explorer: e, accusations: accusations, current: -1, sound: map[*mem.Actor]bool{},
-		held: map[core.RunID]core.Millis{}, settings: map[*mem.Actor]core.Control{}, lost: map[core.RunID]bool{},
+		held: map[core.RunID]core.Millis{}, settings: map[*mem.Actor]core.Control{}, epochs: map[*mem.Actor]int64{}, lost: map[core.RunID]bool{},
 	}
 	if e.sc.limits != nil {
 		e.sc.limits(&s.limits)
@@ -403,10 +405,31 @@ func (s *stage) judge(before facts) {
 	s.store.Check(s.accusations)
 	s.fleet.CheckTasks()
 	runs := s.store.State().Runs
+	s.judgeClaims(before, runs)
 	s.judgeAgents(before, runs)
 	s.judgeEnding(before, runs)
 	if before.call == "stop task" {
 		s.judgeStop(before, runs)
+	}
+}
+
+// judgeClaims: a claim raises the epoch of a run that is free to be claimed, and what
+// is written under a claim is written while it holds (I3, I8).
+func (s *stage) judgeClaims(before facts, runs map[core.RunKey]core.Run) {
+	for k, r := range runs {
+		was := before.runs[k]
+		if reflect.DeepEqual(was, r) {
+			continue
+		}
+		switch before.call {
+		case "claim", "attach":
+			s.need(r.Epoch == was.Epoch+1, "%s takes run %s without an epoch of its own (I3)", before.actor.Name, k)
+			s.epochs[before.actor] = r.Epoch
+		case "append", "finish", "release":
+			epoch, claimed := s.epochs[before.actor]
+			s.need(!claimed || epoch == was.Epoch, "%s carries out %q on run %s under a lost claim (I3)", before.actor.Name, before.call, k)
+		}
+		s.need(r.Status != core.Running || r.ClaimUntil == 0 || r.Row == core.RowDetached, "run %s is claimed although it is not detached (I8)", k)
 	}
 }
 

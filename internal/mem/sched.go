@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"iter"
+	"maps"
 	"reflect"
 	"slices"
 	"time"
@@ -26,6 +27,8 @@ type Sched struct {
 	begun  core.Millis
 	names  map[string]string // of random ids
 	digest map[string]uint64 // of each part of the state
+
+	scratch []byte
 }
 
 // Actor is one process under a schedule.
@@ -154,10 +157,10 @@ var (
 		"read run": {"runs"}, "load runs": {"runs"}, "list detached": {"runs"}, "list due": {"runs"},
 		"list segments": {"runs", "segments"}, "read blob": {"blobs"}, "read note": {"notes"}, "read cursor": {"cursors"},
 		"read sandbox": {"boxes"}, "read ledger row": {"rows"}, "list due sandboxes": {"boxes", "rows"},
-		"read control": {"control"}, "describe tasks": {"fleet"}, "list tasks": {"fleet"}, "probe": {"fleet"}, "page": {"fleet"},
+		"read control": {"control"}, "describe tasks": {"fleet"}, "list tasks": {"fleet"}, "list living tasks": {"fleet"}, "list journals": {"fleet"}, "probe": {"fleet"}, "page": {"fleet"},
 	}
 	writes = map[string][]string{
-		"run task": {"fleet"}, "stop task": {"fleet"}, "start agent": {"fleet"}, "terminate": {"fleet"},
+		"run task": {"fleet"}, "stop task": {"fleet"}, "start agent": {"fleet"}, "terminate": {"fleet"}, "remove journals": {"fleet"},
 		"send reclaim jobs": {}, "audit": {}, "put blob": {"blobs"}, "note": {"notes"}, "move cursor": {"cursors"}, "take budget": {"taken"},
 		"mark reclaiming": {"boxes"}, "unmark": {"boxes"}, "mark idle": {"boxes"},
 		"put intent": {"rows"}, "stop launch": {"rows"}, "close row": {"rows"}, "name task": {"rows"}, "postpone": {"rows"},
@@ -165,6 +168,7 @@ var (
 		"attach": {"runs"}, "claim": {"runs"}, "release": {"runs"}, "append": {"runs", "segments"}, "finish": {"runs"},
 		"interrupt": {"runs"}, "cancel": {"runs"}, "hint": {"runs"}, "reclaim done": {"runs"}, "reclaim later": {"runs"},
 		"name instance": {"runs"}, "hold": {"runs"}, "extend": {"runs"},
+		"launched": {"rows", "boxes", "runs"}, "condemn": {"rows", "boxes"},
 		"freeze": {"control"}, "thaw": {"control"}, "set mode": {"control"}, "count ends": {"control"},
 	}
 )
@@ -259,26 +263,52 @@ func mix(sum uint64, more ...uint64) uint64 {
 // and the queue, which whoever schedules empties after each step.
 var incidental = []string{"Process", "t", "mu", "version", "lag", "runLog", "boxLog", "rowLog", "audit", "jobs"}
 
+// parts are the decisive fields of a store, by name.
+var parts = func() map[string]int {
+	out := map[string]int{}
+	for field := range reflect.TypeFor[Store]().Fields() {
+		if !slices.Contains(incidental, field.Name) {
+			out[field.Name] = field.Index[0]
+		}
+	}
+	return out
+}()
+
 // look takes the digest of those parts of the state that a call of a may have
 // changed; ids that a minted in it get their names.
 func (s *Sched) look(a *Actor, call string) {
 	touched, known := writes[call]
-	want := func(part string) bool { return !known || slices.Contains(touched, part) }
 	d := dumper{names: s.names, by: a, begun: s.begun}
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	v := reflect.ValueOf(s.store).Elem()
-	for i := range v.NumField() {
-		if name := v.Type().Field(i).Name; !slices.Contains(incidental, name) && want(name) {
-			s.digest[name] = maphash.Bytes(seed, d.value(nil, v.Field(i)))
-		}
+	if !known {
+		touched = everything
 	}
-	if want("fleet") {
+	for _, name := range touched {
+		if name != "fleet" {
+			s.scratch = d.value(s.scratch[:0], v.Field(parts[name]))
+			s.digest[name] = maphash.Bytes(seed, s.scratch)
+			continue
+		}
 		s.fleet.mu.Lock()
-		defer s.fleet.mu.Unlock()
-		s.digest["fleet"] = maphash.Bytes(seed, d.value(nil, reflect.ValueOf(s.fleet.tasks)))
+		s.scratch = d.value(s.scratch[:0], reflect.ValueOf(s.fleet.tasks))
+		s.fleet.mu.Unlock()
+		s.digest[name] = maphash.Bytes(seed, s.scratch)
 	}
 }
+
+// everything lists all parts, those first that are kept under ids that are not
+// random: from them new ids get their names.
+var everything = func() []string {
+	out := []string{"runs", "segments", "boxes"}
+	for _, name := range slices.Sorted(maps.Keys(parts)) {
+		if !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return append(out, "fleet")
+}()
 
 // dumper writes values so that equal states have equal bytes.
 type dumper struct {
@@ -316,8 +346,9 @@ func (d *dumper) value(out []byte, v reflect.Value) []byte {
 		}
 		return d.value(append(out, '+'), v.Elem())
 	case reflect.Struct:
-		for _, field := range v.Fields() {
-			out = d.value(out, field)
+		n := v.NumField()
+		for i := range n {
+			out = d.value(out, v.Field(i))
 		}
 		return out
 	case reflect.Slice, reflect.Array:
@@ -340,18 +371,20 @@ func (d *dumper) list(out []byte, v reflect.Value) []byte {
 }
 
 // entries writes a map in the order of its written keys, so that random ids do not
-// decide it. New ids get their names in the order of the keys as they are: of the
-// parts of a store the first is kept under ids that are not random.
+// decide it.
 func (d *dumper) entries(out []byte, v reflect.Value) []byte {
+	out = binary.BigEndian.AppendUint32(out, uint32(v.Len()))
 	keys := v.MapKeys()
-	raw := dumper{names: nil}
+	if len(keys) == 1 {
+		return d.value(d.value(out, keys[0]), v.MapIndex(keys[0]))
+	}
+	raw := dumper{} // an id that is new gets its name in the order of the keys as they are
 	slices.SortFunc(keys, func(a, b reflect.Value) int { return slices.Compare(raw.value(nil, a), raw.value(nil, b)) })
 	written := make([][]byte, 0, len(keys))
 	for _, k := range keys {
 		written = append(written, d.value(d.value(nil, k), v.MapIndex(k)))
 	}
 	slices.SortFunc(written, slices.Compare[[]byte])
-	out = binary.BigEndian.AppendUint32(out, uint32(len(written)))
 	for _, w := range written {
 		out = append(out, w...)
 	}
