@@ -156,7 +156,10 @@ look() {
 
 // shellWrapper looks for a run's wrapper: w becomes alive, gone, absent (it never
 // left a pid) or unknown, and wpid its process id. A zombie is gone: an init that
-// does not reap keeps it for ever.
+// does not reap keeps it for ever. Where no pid was left it is looked for by its
+// words, which all users can read: an agent that cleans up /tmp takes the run's files
+// with it, and works on. Neither a script's own words nor those of a setsid that is to
+// become the wrapper are of that form.
 const shellWrapper = `started() {
   st=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
   set -- ${st##*) }
@@ -164,9 +167,18 @@ const shellWrapper = `started() {
   shift 19
   st=$1
 }
+seek() {
+  for p in $(grep -l -F -e "$tag" /proc/[0-9]*/cmdline 2>/dev/null); do
+    case $(tr '\000' '\n' 2>/dev/null <"$p") in "sh$nl-c$nl"*"${nl}sandkeeper-run$nl"*) ;; *) continue ;; esac
+    p=${p#/proc/} p=${p%/cmdline}
+    if started "$p"; then w=alive wpid=$p wst=$st; return; fi
+  done
+}
+nl='
+'
 wrapper() {
   w=absent wpid= wst=
-  if [ ! -f "$m/wrapper" ] || [ -L "$m/wrapper" ]; then return; fi
+  if [ ! -f "$m/wrapper" ] || [ -L "$m/wrapper" ]; then seek; return; fi
   words "$m/wrapper"
   wpid=$word wst=$next
   case $wpid in ''|*[!0-9]*) wpid=; return ;; esac

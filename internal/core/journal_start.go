@@ -153,7 +153,8 @@ const startBody = `report() { wrapper; answer "result=$1 wrapper=$w"; finish; }
 mask=$(umask)
 umask 077
 case $d in /*) ;; *) refuse directory-not-absolute configuration ;; esac
-if [ -d "$m" ]; then report already; fi
+wrapper
+if [ -d "$m" ] || [ $w = alive ]; then report already; fi
 mkdir -p "$d" 2>/dev/null
 [ -d "$d" ] && [ -w "$d" ] || refuse directory-unwritable configuration
 for file in "$j" "$e"; do

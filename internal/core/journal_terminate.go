@@ -112,14 +112,13 @@ nap() {
   if sleep 0.1 2>/dev/null; then waited=$((waited + 1)); else sleep 1; waited=$((waited + 10)); fi
 }
 mkdir -p "$d" 2>/dev/null
-made=0
-if mkdir "$m" 2>/dev/null; then made=1; elif [ ! -d "$m" ]; then refuse marker-unwritable configuration; fi
+mkdir "$m" 2>/dev/null || [ -d "$m" ] || refuse marker-unwritable configuration
 kind "$m/stop"
 case $k in missing|regular) ;; *) refuse marker-unwritable configuration ;; esac
 : 2>/dev/null >"$m/stop" || refuse marker-unwritable configuration
 [ -f "$m/stop" ] || refuse marker-unwritable configuration
 wrapper
-if [ $made = 1 ] || [ $w = absent ]; then report prevented; fi
+if [ $w = absent ]; then report prevented; fi
 [ $w != unknown ] || refuse no-proc configuration
 whose || how=none
 wsid=
