@@ -25,6 +25,8 @@ type actor struct {
 	plan  map[int]mem.Fault
 	next  func() (string, bool)
 	close func()
+	yield func(string) bool
+	stood bool   // it stood still for the next call already
 	waits string // the call it is about to make
 	over  bool
 
@@ -54,11 +56,8 @@ func (w *world) spawn(id int, kind, name string, run int, timeout time.Duration,
 		a.skew = w.config.Skew * time.Duration(id%3-1)
 	}
 	a.next, a.close = iter.Pull(func(yield func(string) bool) {
-		a.p = w.store.NewProcess(mem.Faults{At: a.plan, Before: func(ctx context.Context, call string) {
-			if !a.p.Stopped() && ctx.Value(joined{}) == nil && !aside[call] && !yield(call) {
-				a.plan[len(a.p.Calls())+1] = mem.StopBefore
-			}
-		}})
+		a.yield = yield
+		a.p = w.store.NewProcess(mem.Faults{At: a.plan, Before: a.stand})
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		do(ctx, a)
@@ -66,6 +65,24 @@ func (w *world) spawn(id int, kind, name string, run int, timeout time.Duration,
 	w.actors = append(w.actors, a)
 	w.advance(a)
 	return a
+}
+
+// stand lets an actor stand still before a call.
+func (a *actor) stand(ctx context.Context, call string) {
+	switch {
+	case a.p.Stopped(), ctx.Value(joined{}) != nil, aside[call]:
+	case a.stood:
+		a.stood = false
+	case !a.yield(call):
+		a.plan[len(a.p.Calls())+1] = mem.StopBefore
+	}
+}
+
+// at lets an actor stand still before a call that it then makes: what follows sees
+// the world as the call does.
+func (a *actor) at(ctx context.Context, call string) {
+	a.stand(ctx, call)
+	a.stood = true
 }
 
 // advance carries out the call that a waits for.

@@ -303,7 +303,7 @@ func (w *world) untilNext(n int) {
 	var ends []core.Millis
 	for _, r := range w.oracle.seen {
 		for _, at := range []core.Millis{r.DueAt, w.expiry(r), r.ClaimUntil, r.Hold.Until} {
-			if at > now() && at < now().Add(time.Hour) {
+			if at > now() && at < now().Add(6*time.Minute) {
 				ends = append(ends, at)
 			}
 		}
@@ -391,12 +391,9 @@ func (w *world) taskFails(c Choice, r *agentRun) {
 			w.ecs.hidden[task.arn] = until
 		}
 	case OpForget:
-		row, err := w.store.Row(context.Background(), task.instance)
-		if err != nil || row.State == core.LedgerIntent {
-			return // its token would start another
-		}
 		w.note("the task of %s dies, and ECS forgets it", r.key.Run)
 		w.fleet.KillTask(task.arn)
 		w.fleet.Forget(task.arn)
+		w.ecs.forgotten[string(task.instance)] = task.arn
 	}
 }

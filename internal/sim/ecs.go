@@ -15,6 +15,7 @@ type ecs struct {
 	hidden      map[string]core.Millis // tasks that it does not know until then
 	leaving     map[string]core.Millis // stopped tasks that still leave until then
 	blind, deaf core.Millis            // it knows no task, or does not answer, until then
+	forgotten   map[string]string      // tasks that died and that it knows no more, by token
 	mute        core.Millis            // no exec session comes up until then
 	plain       core.Millis            // from when it may forget again, so that nothing is missing for too long
 	tasks       []taskStart
@@ -112,6 +113,7 @@ func (t tasks) Probe(ctx context.Context, rate float64, requests []core.ProbeReq
 
 // Page gives smaller pages than a sandbox would.
 func (t tasks) Page(ctx context.Context, q core.PageRequest) (core.PageReply, error) {
+	t.a.at(ctx, "page")
 	if err := t.silent(ctx, "page"); err != nil {
 		return core.PageReply{}, err
 	}
@@ -124,6 +126,7 @@ func (t tasks) Page(ctx context.Context, q core.PageRequest) (core.PageReply, er
 
 // Terminate ends an agent.
 func (t tasks) Terminate(ctx context.Context, q core.TerminateRequest) (core.TerminateReply, error) {
+	t.a.at(ctx, "terminate")
 	if err := t.silent(ctx, "terminate"); err != nil {
 		return core.TerminateReply{}, err
 	}
@@ -139,6 +142,7 @@ func (t tasks) Terminate(ctx context.Context, q core.TerminateRequest) (core.Ter
 
 // StartAgent begins an agent.
 func (t tasks) StartAgent(ctx context.Context, target core.ExecTarget, agent core.JournalStart, input []byte) (core.JournalStarted, error) {
+	t.a.at(ctx, "start agent")
 	if err := t.silent(ctx, "start agent"); err != nil {
 		return core.JournalStarted{}, err
 	}
@@ -157,6 +161,13 @@ func (t tasks) silent(ctx context.Context, call string) error {
 
 // Start runs a task. One that fails may come late all the same.
 func (t tasks) Start(ctx context.Context, spec core.TaskSpec) (string, error) {
+	t.a.at(ctx, "run task")
+	if arn := t.w.ecs.forgotten[spec.Token]; arn != "" { // a token is remembered for longer than a task
+		if err := t.a.p.Call(ctx, "run task", func() error { return nil }); err != nil {
+			return "", err
+		}
+		return arn, nil
+	}
 	arn, err := t.View.Start(ctx, spec)
 	if !t.w.started(spec) && err != nil && ctx.Err() == nil && !t.a.p.Stopped() {
 		t.w.ecs.late = append(t.w.ecs.late, launch{spec: spec, at: now().Add(t.w.limits.LaunchLag / 4)})
@@ -166,6 +177,7 @@ func (t tasks) Start(ctx context.Context, spec core.TaskSpec) (string, error) {
 
 // Stop asks for a task's end. One that ECS does not know just now goes on.
 func (t tasks) Stop(ctx context.Context, cluster, arn, reason string) (core.Task, error) {
+	t.a.at(ctx, "stop task")
 	e, at := &t.w.ecs, now()
 	if e.deaf > at || e.blind > at || e.hidden[arn] > at {
 		err := t.a.p.Call(ctx, "stop task", func() error {

@@ -33,10 +33,10 @@ type Script struct {
 // alone, so that a script from which choices are taken out remains one.
 type Choice struct {
 	Op    Op
-	ID    int // of the actor that it brings or lets go on
-	Run   int
-	N     int // of a burst, text, seconds, host or kind, by Op
-	Fault mem.Fault
+	ID    int       `json:",omitempty"` // of the actor that it brings or lets go on
+	Run   int       `json:",omitempty"`
+	N     int       `json:",omitempty"` // of a burst, text, seconds, host or kind, by Op
+	Fault mem.Fault `json:",omitempty"`
 }
 
 // Op is what kind of thing happens.
@@ -116,6 +116,7 @@ type maker struct {
 	total   int
 	faults  float64 // share of calls that fail
 	bursts  []int   // how many calls a process makes before another acts
+	next    []Choice
 	ids     int
 }
 
@@ -126,7 +127,7 @@ type weight struct {
 
 // usual is how often things happen, one to another.
 var usual = []weight{
-	{OpGo, 700}, {OpWait, 30}, {OpUntil, 12}, {OpSweep, 30}, {OpPlan, 2}, {OpApply, 2}, {OpDaily, 1}, {OpDeliver, 90}, {OpStopped, 4}, {OpNudge, 3},
+	{OpGo, 700}, {OpWait, 30}, {OpUntil, 8}, {OpSweep, 30}, {OpPlan, 2}, {OpApply, 2}, {OpDaily, 1}, {OpDeliver, 90}, {OpStopped, 4}, {OpNudge, 3},
 	{OpBegin, 80}, {OpRenew, 12}, {OpDetach, 60}, {OpAttach, 12}, {OpTake, 2}, {OpPause, 2}, {OpCancel, 4},
 	{OpHold, 5}, {OpRelease, 5}, {OpExtend, 5}, {OpKill, 2}, {OpFreeze, 2}, {OpThaw, 40}, {OpObserve, 1}, {OpEnforce, 40},
 	{OpWrite, 100}, {OpRewrite, 4}, {OpExit, 70}, {OpDie, 10}, {OpTrap, 10},
@@ -173,16 +174,24 @@ const (
 
 // choice draws what happens next, of what can.
 func (m *maker) choice(w *world) Choice {
+	if len(m.next) > 0 {
+		c := m.next[0]
+		m.next = m.next[1:]
+		return c
+	}
 	m.ids++
 	for {
 		c := Choice{Op: m.op(), ID: m.ids, Run: m.about(w)}
 		busy := w.busy()
+		if rival, ok := m.rival(w, busy); ok {
+			return rival
+		}
 		if c.Op.spawns() && len(busy) >= most {
 			c.Op = OpGo
 		}
 		if c.Op == OpGo && len(busy) > 0 {
 			a := busy[m.rng.IntN(len(busy))]
-			return Choice{Op: OpGo, ID: a.id, N: m.burst(a), Fault: m.fault()}
+			return Choice{Op: OpGo, ID: a.id, N: m.burst(a), Fault: m.fault(a)}
 		}
 		again := m.rng.IntN(8) == 0 // what has been done is done again
 		if c.Op != OpGo && w.can(c.Op, w.runs[c.Run], again) {
@@ -190,6 +199,30 @@ func (m *maker) choice(w *world) Choice {
 			return c
 		}
 	}
+}
+
+// crucial are the calls before which something may have changed that they rest on.
+var crucial = map[string]bool{
+	"claim": true, "append": true, "finish": true, "terminate": true, "mark reclaiming": true, "condemn": true, "stop task": true,
+	"close row": true, "stop launch": true, "mark idle": true, "reclaim done": true, "put intent": true, "run task": true,
+	"launched": true, "start agent": true, "renew": true, "lapse": true, "hold": true,
+}
+
+// rival lets another cross an actor that is about to make such a call, as far as it
+// comes.
+func (m *maker) rival(w *world, busy []*actor) (Choice, bool) {
+	for _, a := range busy {
+		if !crucial[a.waits] || m.rng.IntN(8) > 0 {
+			continue
+		}
+		for range 10 {
+			if op := m.op(); op.spawns() && w.can(op, w.runs[a.run], m.rng.IntN(4) == 0) {
+				m.next = []Choice{{Op: OpGo, ID: m.ids, N: m.among(2, 4, 8, 40)}}
+				return Choice{Op: op, ID: m.ids, Run: a.run, N: m.number(op)}, true
+			}
+		}
+	}
+	return Choice{}, false
 }
 
 // about picks whom a choice is about: somebody who is at work on it already, or one of
@@ -214,7 +247,7 @@ func (m *maker) about(w *world) int {
 func (m *maker) number(op Op) int {
 	switch op {
 	case OpWait:
-		return m.among(100, 1000, 1000, 5000, 15000, 20000, 60000, 60000, 60000, 130000, 130000, 300000)
+		return m.among(100, 1000, 1000, 1000, 5000, 5000, 15000, 20000, 30000, 60000, 60000, 130000, 300000)
 	case OpUntil:
 		return m.among(0, 0, 0, 1, 2)
 	case OpSweep:
@@ -244,9 +277,9 @@ func (w *world) can(op Op, r *agentRun, again bool) bool {
 	seen := w.oracle.seen[r.key]
 	switch op {
 	case OpSweep:
-		return again || seen.Row == core.RowDetached || seen.Row.Due() && seen.DueAt <= now()
+		return again || seen.Row == core.RowDetached && seen.ClaimUntil <= now() || seen.Row.Due() && seen.DueAt <= now()
 	case OpDeliver:
-		return slices.ContainsFunc(w.sent, func(m message) bool { return m.run == r.key.Run && (again || m.times == 0) })
+		return slices.ContainsFunc(w.sent, func(m message) bool { return m.run == r.key.Run && (again || m.times == 0 && w.due(m)) })
 	case OpApply:
 		return len(w.plan) > 0
 	case OpBegin:
@@ -274,6 +307,12 @@ func (w *world) can(op Op, r *agentRun, again bool) bool {
 	return true
 }
 
+// due reports whether a message finds something to do, as far as the records say.
+func (w *world) due(m message) bool {
+	row, err := w.store.Row(context.Background(), m.job.Instance)
+	return err != nil || row.Attempts == 0 || row.DueAt <= now()
+}
+
 func (m *maker) among(of ...int) int { return of[m.rng.IntN(len(of))] }
 
 // burst is how many calls an actor makes before another acts.
@@ -284,8 +323,12 @@ func (m *maker) burst(a *actor) int {
 	return m.among(m.bursts...)
 }
 
-func (m *maker) fault() mem.Fault {
-	if m.rng.Float64() >= m.faults {
+func (m *maker) fault(a *actor) mem.Fault {
+	share := m.faults
+	if crucial[a.waits] {
+		share *= 2
+	}
+	if m.rng.Float64() >= share {
 		return mem.None
 	}
 	return []mem.Fault{mem.NotLanded, mem.AnswerLost, mem.StopBefore, mem.StopAfter}[m.rng.IntN(4)]

@@ -1,8 +1,10 @@
 package sim_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -51,12 +53,53 @@ func report(t *testing.T, seed uint64, r sim.Result) {
 	}
 	short := sim.Shrink(t, r.Script, 2000)
 	again := sim.Replay(t, short, true)
+	save(t, short)
 	said := again.Wrongs
 	if len(said) == 0 {
 		said = r.Wrongs
 	}
 	t.Errorf("seed %#x breaks, after %d steps:\n  %s\nits shortest script:\n%s\nwhat happens in it:\n  %s\nreplay: SOAK_SEED=%#x go test ./internal/sim -run TestReplay -v",
 		seed, r.Steps, strings.Join(said, "\n  "), short, strings.Join(again.Trace, "\n  "), seed)
+}
+
+// save keeps a script in the file that SIM_SAVE names.
+func save(t *testing.T, s sim.Script) {
+	t.Helper()
+	file := os.Getenv("SIM_SAVE")
+	if file == "" {
+		return
+	}
+	data, err := json.Marshal(s)
+	if err == nil {
+		err = os.WriteFile(file, append(data, '\n'), 0o644)
+	}
+	if err != nil {
+		t.Errorf("save the script: %v", err)
+	}
+}
+
+// TestScripts carries out the scripts that are kept because each of them tells a
+// broken place of the code from a sound one; see scripts/mutations.
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.json")
+	if err != nil || len(files) < 10 {
+		t.Fatalf("found %d scripts, %v", len(files), err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		var s sim.Script
+		if err == nil {
+			err = json.Unmarshal(data, &s)
+		}
+		if err != nil {
+			t.Errorf("%s: %v", file, err)
+			continue
+		}
+		if r := sim.Replay(t, s, false); len(r.Wrongs) > 0 {
+			again := sim.Replay(t, s, true)
+			t.Errorf("script %s breaks: %s\nwhat happens:\n  %s", filepath.Base(file), strings.Join(r.Wrongs, "\n"), strings.Join(again.Trace, "\n  "))
+		}
+	}
 }
 
 // TestSimulation is what every build tries: the same episodes each time, and new ones.
@@ -69,6 +112,19 @@ func TestSimulationAfresh(t *testing.T) {
 	base := uint64(time.Now().UnixNano())
 	t.Logf("fresh base seed %#x", base)
 	simulate(t, base, 20_000)
+}
+
+// TestSoak goes on for SOAK_STEPS steps that nobody has seen.
+func TestSoak(t *testing.T) {
+	steps := number(t, "SOAK_STEPS", 0)
+	if steps == 0 {
+		t.Skip("SOAK_STEPS asks for no steps")
+	}
+	base := number(t, "SOAK_BASE", uint64(time.Now().UnixNano()))
+	const part = 100_000
+	for n := uint64(0); n < steps && !t.Failed(); n += part {
+		simulate(t, base+n<<20, int(min(part, steps-n)))
+	}
 }
 
 // TestReplay carries out the episode of SOAK_SEED again.

@@ -48,6 +48,7 @@ type world struct {
 	calls   int    // of ports
 	tracing bool
 	trace   []string
+	calm    bool // the end of the episode: nothing fails any more
 	oracle  oracle
 }
 
@@ -94,7 +95,7 @@ func newWorld(t testing.TB, c Config) *world {
 	rec := &recorder{TB: t}
 	store := mem.New(rec)
 	w := &world{recorder: rec, config: c, limits: Limits(c), store: store, fleet: mem.NewFleet(store)}
-	w.ecs = ecs{hidden: map[string]core.Millis{}, leaving: map[string]core.Millis{}}
+	w.ecs = ecs{hidden: map[string]core.Millis{}, leaving: map[string]core.Millis{}, forgotten: map[string]string{}}
 	w.oracle = oracle{begun: now(), promised: map[core.RunKey]core.Millis{}, wishes: map[core.RunKey][]*wish{}, seen: map[core.RunKey]core.Run{}}
 	for n := range c.Runs {
 		tenant := core.TenantID("acme")
@@ -182,6 +183,12 @@ func (p ports) Control(ctx context.Context) (core.Control, error) {
 
 func (p ports) UpdateControl(ctx context.Context, t core.ControlTransition) (core.Control, error) {
 	return p.learn(p.skewed.UpdateControl(ctx, t))
+}
+
+// Update notes which run the actor is about.
+func (p ports) Update(ctx context.Context, key core.RunKey, t core.Transition) (core.Run, error) {
+	p.a.run = p.w.index(key.Run)
+	return p.skewed.Update(ctx, key, t)
 }
 
 // joinedShards is an index whose shards are all listed in the steps of the first:

@@ -1,0 +1,251 @@
+package main
+
+// mutation is one place that is broken on purpose.
+type mutation struct {
+	name  string
+	file  string
+	edits []edit
+}
+
+// edit replaces a text that stands in the file once.
+type edit struct{ old, new string }
+
+const (
+	transition = "internal/core/transition.go"
+	sandbox    = "internal/core/sandbox.go"
+	drive      = "internal/core/drive.go"
+	decide     = "internal/core/decide.go"
+	reclaim    = "internal/core/reclaim.go"
+	sweep      = "internal/core/sweep.go"
+	settle     = "internal/core/settle.go"
+	launch     = "internal/core/launch.go"
+	operate    = "internal/core/operate.go"
+	control    = "internal/core/control.go"
+	notes      = "internal/core/note.go"
+	logs       = "internal/core/log.go"
+)
+
+func one(name, file, old, new string) mutation {
+	return mutation{name: name, file: file, edits: []edit{{old, new}}}
+}
+
+var mutations = []mutation{
+	// What a claim requires.
+	one("a claim does not ask for the epoch as read", transition,
+		`		check{r.Epoch == t.Seen, "epoch"},
+		check{r.ClaimUntil <= t.Now, "claimed"},`, `		check{r.ClaimUntil <= t.Now, "claimed"},`),
+	one("a claim does not ask whether the run is detached still", transition,
+		`		check{!t.Paused && r.Status == Running && r.Row == RowDetached && r.DetachedSince == t.Since ||
+			t.Paused && r.Status == Interrupted && r.InterruptedSince == t.Since, "not-detached"},
+`, ``),
+	one("a claim does not ask whether the run is paused since", transition,
+		`		check{!t.Paused && r.Status == Running && r.Row == RowDetached && r.DetachedSince == t.Since ||
+			t.Paused && r.Status == Interrupted && r.InterruptedSince == t.Since, "not-detached"},
+`, `		check{r.Status == Running && r.Row == RowDetached && r.DetachedSince == t.Since ||
+			r.Status == Interrupted && r.InterruptedSince == t.Since, "not-detached"},
+`),
+	one("an expiry does not look at the TTL again", transition,
+		`		check{t.Ending != EndExpired || r.TTLSeconds == t.TTLSeconds, "ttl"},
+`, ``),
+	one("an expiry does not look at the hold again", transition,
+		`		check{t.Ending != EndExpired || !r.Hold.Live(t.Now), "held"},
+`, ``),
+	one("a claim about a task does not look at the task again", transition,
+		`		check{!t.AboutTask || r.Instance == t.Instance && r.TaskARN == t.TaskARN, "task"},
+`, ``),
+	// What other writes of a run require.
+	one("a driver's write does not ask for its epoch", transition,
+		`		check{!r.Status.Terminal(), "terminal"},
+		check{r.Epoch == epoch, "epoch"},
+	)`, `		check{!r.Status.Terminal(), "terminal"},
+	)`),
+	one("a lapse does not look at the row again", transition,
+		`		check{r.Row == RowLapse && r.DueAt == t.DueAt, "row"},
+	); why != "" {
+		return refusal(t, r, why)
+	}
+	if t.Cancel {`, `	); why != "" {
+		return refusal(t, r, why)
+	}
+	if t.Cancel {`),
+	one("a viewer attaches to a run that is being ended", transition,
+		`		check{r.Ending == nil, "ending"},
+		check{r.CancelRequested == 0, "cancel-requested"},
+		check{r.Epoch == t.Seen, "epoch"},`, `		check{r.CancelRequested == 0, "cancel-requested"},
+		check{r.Epoch == t.Seen, "epoch"},`),
+	one("an append does not ask where the log ends", transition,
+		`			check{r.LogEnd == t.From, "log-end"},
+`, ``),
+	one("the finish sets no reclaim mark", drive, `		Reclaim:    ReclaimEnd,`, `		Reclaim:    ReclaimNone,`),
+	one("an expiry is exclusive", decide,
+		`r.DetachedSince != 0 && now >= r.DetachedSince`, `r.DetachedSince != 0 && now > r.DetachedSince`),
+
+	// The sweep's judgement.
+	one("an unknown answer counts as finished", decide,
+		`		return decision{act: actLeave, outcome: Unknown, healing: reply.Healing, why: reply.Reason}`,
+		`		return decision{act: actFinalize, why: reply.Reason}`),
+	one("a task that ECS was not heard about is gone", decide,
+		`	return e.task.Life == TaskGone || exited ||`, `	return e.task.Life == TaskGone || e.task.Life == TaskUnknown || exited ||`),
+	one("a task that ECS does not know is gone at once", decide,
+		`e.note.missingFor(now) >= l.MissingGrace`, `e.note.missingFor(now) >= 0`),
+	one("an agent seen dead once is dead", notes,
+		`now >= n.DeadSince.Add(l.DeadApart)`, `now >= n.DeadSince`),
+	one("a run is never-started while its launch is under way", decide,
+		`	if r.Instance == "" || e.row == nil || e.row.State == LedgerClosed {`, `	if r.TaskARN == "" {`),
+	one("a plan is carried out", sweep,
+		`acts: control.Acts() && request.Mode != ModePlan`, `acts: control.Acts()`),
+	one("an installation that observes acts", control,
+		`func (c Control) Acts() bool { return c.Mode != Observe }`, `func (c Control) Acts() bool { return true }`),
+	one("what trips the breaker is ended all the same", drive,
+		`	if err == nil && control.EndsUnsealed() {`, `	if err == nil {`),
+	one("the breaker does not count", drive,
+		`		if n == 0 || !c.EndsUnsealed() {
+			return c, nil
+		}`, `		if true {
+			return c, nil
+		}`),
+
+	one("what was frozen since the claim is ended all the same", drive, `	if !control.EndsUnsealed() {
+		return &blockedError{stopped(control)}
+	}
+	return nil`, `	_ = control
+	return nil`),
+
+	// Driving a run to its end.
+	one("the run is finished before the last append", drive,
+		`	end, err := s.drive(budget, j, claimed, a)
+`, `	s.close(ctx, j, ended{run: claimed, complete: true}, entry)
+	end, err := s.drive(budget, j, claimed, a)
+`),
+	one("the log's end moves before its bytes are stored", logs,
+		`		if err := w.Blobs.PutBlob(ctx, segment.Blob, data); err != nil {
+			return Run{}, fmt.Errorf("append to run %s: %w", r.RunKey, err)
+		}
+`, `		defer w.Blobs.PutBlob(ctx, segment.Blob, data)
+`),
+	one("a sealed log is driven again", drive,
+		`	case r.Sealed != nil:
+		return ended{run: r, complete: true}, nil
+`, ``),
+	one("an agent is not ended before its run is", drive,
+		`	_, err := s.Prober.Terminate(ctx, TerminateRequest{RunKey: r.RunKey, Target: targetOf(r), Nonce: r.Nonce})
+`, `	var err error
+`),
+	one("a journal that cannot be read is given up at once", drive,
+		`	waited := r.Ending != nil && MillisOf(time.Now()) >= r.Ending.At.Add(s.Limits.DrainGrace)
+`, `	waited := true
+`),
+	one("a lost reclaim message is not sent again", sweep,
+		`		if r.Status.Terminal() && r.Row == RowReclaim && r.DueAt <= now {`, `		if r.DueAt < 0 && r.DueAt <= now {`),
+
+	// Launching.
+	one("the task is asked for before its ledger row is written", launch,
+		`	row, err := l.intend(ctx, r, key, material.Provider, spec.Cluster)
+`, `	_, _ = l.runTask(ctx, LedgerRow{Instance: r.Instance, LaunchUntil: MillisOf(time.Now()).Add(l.Limits.LaunchWindow)}, spec)
+	row, err := l.intend(ctx, r, key, material.Provider, spec.Cluster)
+`),
+	one("a retried launch revives a condemned row", sandbox,
+		`	if row.State != LedgerIntent {
+		return LedgerRow{}, &RefusedError{Op: t.Name(), Record: "ledger row " + string(t.Sandbox.Instance), Why: "state"}`,
+		`	if row.State != LedgerIntent && row.State != LedgerStopping {
+		return LedgerRow{}, &RefusedError{Op: t.Name(), Record: "ledger row " + string(t.Sandbox.Instance), Why: "state"}`),
+	one("an agent is begun by a host that is not attached", launch,
+		`	if _, err := l.Runs.Update(ctx, r.RunKey, Renew{Epoch: r.Epoch, Until: until}); err != nil {`,
+		`	if _, err := l.Runs.Run(ctx, r.RunKey); err != nil {`),
+	one("an intent is closed without asking ECS", settle,
+		`	arn, err := s.findTask(ctx, row)
+`, `	arn, err := "", error(nil)
+`),
+	one("a late task is not condemned", settle,
+		`	case arn != "" && over:
+		t = StopLaunch{TaskARN: arn, Why: "late launch", Now: now, DueAt: now.Add(s.Limits.RetryStop)}
+`, ``),
+	one("an idle sandbox is overlooked", settle,
+		`	if err != nil || box.DueAt == 0 || box.DueAt > MillisOf(time.Now()) {`, `	if true {`),
+
+	// Reclaiming.
+	one("reclaim ignores a hold", reclaim, `	case until > now:`, `	case false:`),
+	one("reclaim reads the hold before it marks", reclaim, `	if box != nil {
+		t := MarkReclaiming{Instance: job.Instance, LatestRun: box.LatestRun, By: a.by, Idle: job.Kind == JobDue, Now: MillisOf(time.Now())}
+		if _, err := c.Sandboxes.UpdateSandbox(ctx, job.Key, t); err != nil {
+			return refusedOr(err, ReclaimInUse)
+		}
+	}
+	if outcome, err := c.guarded(ctx, a); outcome != "" || err != nil {
+		return outcome, err
+	}
+`, `	if outcome, err := c.guarded(ctx, a); outcome != "" || err != nil {
+		return outcome, err
+	}
+	if box != nil {
+		t := MarkReclaiming{Instance: job.Instance, LatestRun: box.LatestRun, By: a.by, Idle: job.Kind == JobDue, Now: MillisOf(time.Now())}
+		if _, err := c.Sandboxes.UpdateSandbox(ctx, job.Key, t); err != nil {
+			return refusedOr(err, ReclaimInUse)
+		}
+	}
+`),
+	one("the mark is taken off before the task is stopped", reclaim,
+		`	task, err := c.stopTask(ctx, row)
+`, `	_, _ = c.unmark(ctx, job, ReclaimDestroyed)
+	task, err := c.stopTask(ctx, row)
+`),
+	one("control is not read again before StopTask", reclaim,
+		`	row, err := c.Ledger.Row(ctx, a.job.Instance)
+	if err != nil {
+		return ReclaimDestroyFailed, err
+	}
+	return c.stop(ctx, a.job, row)
+`, `	row, err := c.Ledger.Row(ctx, a.job.Instance)
+	if err != nil {
+		return ReclaimDestroyFailed, err
+	}
+	task, err := c.stopTask(ctx, row)
+	if err != nil {
+		return ReclaimDestroyFailed, err
+	}
+	return c.stopped(ctx, a.job, row, task)
+`),
+	one("an attempt condemns under another's mark", sandbox,
+		`	case t.By != "" && s.Reclaiming != t.By:
+		why = "reclaiming"
+`, ``),
+	one("a task that was asked to stop before is believed to", reclaim,
+		`tasks[0].Life != TaskLives && tasks[0].Life != TaskUnknown`, `tasks[0].Life != TaskUnknown`),
+	one("a missing task is believed gone at once", reclaim,
+		`missing && now >= since.Add(c.Limits.MissingGrace)`, `missing`),
+	one("a missing task is counted from its condemnation", reclaim,
+		`missing && now >= since.Add(c.Limits.MissingGrace)`, `missing && now >= row.UpdatedAt.Add(c.Limits.MissingGrace)`),
+
+	// The operator.
+	one("hold does not look at the ledger row", operate,
+		`	return row.State == LedgerStopping || row.State == LedgerClosed, nil`, `	return row.State == "", nil`),
+	one("hold does not look at the mark", operate,
+		`	case err == nil && box.Instance == r.Instance && box.Reclaiming != "":`, `	case box.Reclaiming == "?":`),
+	one("hold looks at the ledger row before the mark", operate, `	box, err := o.Sandboxes.Sandbox(ctx, r.SandboxKey)
+	switch {
+	case err == nil && box.Instance == r.Instance && box.Reclaiming != "":
+		return true, nil
+	case err != nil && !isNotFound(err):
+		return false, err
+	}
+	row, err := o.Ledger.Row(ctx, r.Instance)
+	if err != nil {
+		return false, ignoreNotFound(err)
+	}
+	return row.State == LedgerStopping || row.State == LedgerClosed, nil
+`, `	row, err := o.Ledger.Row(ctx, r.Instance)
+	if err != nil {
+		return false, ignoreNotFound(err)
+	}
+	box, err := o.Sandboxes.Sandbox(ctx, r.SandboxKey)
+	if err == nil && box.Instance == r.Instance && box.Reclaiming != "" {
+		return true, nil
+	}
+	return row.State == LedgerStopping || row.State == LedgerClosed, nil
+`),
+	one("a hold that comes too late takes back any hold", operate,
+		`	_, err = o.Runs.Update(ctx, key, SetHold{Hold: former, Was: &mine})
+`, `	_, _ = former, mine
+	_, err = o.Runs.Update(ctx, key, SetHold{})
+`),
+}
