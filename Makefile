@@ -95,6 +95,14 @@ test: setup synth-local ## Run every test, against the local engine where one is
 	go test $(RACE) -shuffle=on -timeout 15m ./...
 	cd infra && go test -shuffle=on -timeout 10m ./...
 
+.PHONY: soak
+soak: ## Simulate STEPS steps (a million) that nobody has seen, one port call at a time
+	@SOAK_STEPS=$(or $(STEPS),1000000) go test -count=1 -timeout 0 -run '^TestSoak$$' -v ./internal/sim
+
+.PHONY: mutations
+mutations: ## Break the code on purpose, one place at a time: the simulation must notice each
+	@go run ./scripts/mutations
+
 .PHONY: fuzz
 fuzz: ## Run every fuzzer for FUZZTIME (20s)
 	@FUZZTIME=$(FUZZTIME) sh scripts/fuzz.sh
