@@ -74,7 +74,7 @@ func (h handler) look(ctx context.Context, e envelope, event json.RawMessage) (c
 		}
 		return h.sweep.Nudged(ctx, key)
 	case e.Source != "" || e.DetailType != "":
-		return core.SweepReport{}, fmt.Errorf("reap: want a tick or a day, a stopped task, a nudge, messages or a request, got source %q with %q", e.Source, e.DetailType)
+		return core.SweepReport{}, fmt.Errorf("reap: want a tick or a day, a stopped task, a nudge, messages or a request, got source %.80q with %.80q", e.Source, e.DetailType)
 	}
 	request, err := operatorRequest(event)
 	if err != nil {
@@ -105,7 +105,7 @@ func stoppedTask(event json.RawMessage) (core.StoppedTask, error) {
 		return core.StoppedTask{}, fmt.Errorf("reap: read task state change: %w", err)
 	}
 	if e.Detail.TaskARN == "" || e.Detail.LastStatus != names.TaskStopped {
-		return core.StoppedTask{}, fmt.Errorf("reap: task state change: want a taskArn and lastStatus %s, got %q and %q",
+		return core.StoppedTask{}, fmt.Errorf("reap: task state change: want a taskArn and lastStatus %s, got %.80q and %.80q",
 			names.TaskStopped, e.Detail.TaskARN, e.Detail.LastStatus)
 	}
 	at := e.Detail.StoppedAt
@@ -125,7 +125,7 @@ func nudge(event json.RawMessage) (core.RunKey, error) {
 		return core.RunKey{}, fmt.Errorf("reap: nudge: %w", err)
 	}
 	if e.Detail.Tenant == "" || e.Detail.Run == "" {
-		return core.RunKey{}, fmt.Errorf("reap: nudge: want a tenant and a run, got %q", e.Detail.String())
+		return core.RunKey{}, fmt.Errorf("reap: nudge: want a tenant and a run, got %.80q", e.Detail.String())
 	}
 	return e.Detail, nil
 }

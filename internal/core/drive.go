@@ -390,6 +390,9 @@ func (s *Sweep) close(ctx context.Context, j job, end ended, entry RunReport) (R
 // tidy removes the journal of a run whose sandbox is kept: its transcript is saved. It
 // is not worth failing for; what it leaves, the daily prune finds.
 func (s *Sweep) tidy(ctx context.Context, r Run) {
+	if s.Journals == nil {
+		return
+	}
 	control, err := s.Controls.Control(ctx)
 	if err != nil || !control.Stops() || r.Hold.Live(MillisOf(time.Now())) {
 		return

@@ -105,6 +105,9 @@ func (c ProbeCall) Validate() error {
 	if given != 1 {
 		return fmt.Errorf("probe call: want exactly one of probe, page, terminate, list and remove, got %d", given)
 	}
+	if c.Probe != nil && c.Probe.Rate < 0 {
+		return fmt.Errorf("probe call: rate: want calls a second from 0 on, got %g", c.Probe.Rate)
+	}
 	for _, q := range requests {
 		if err := q.validate(); err != nil {
 			return fmt.Errorf("probe call: %w", err)

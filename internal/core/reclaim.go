@@ -244,6 +244,8 @@ func (c *Reclaimer) bind(ctx context.Context, a *attempt) (ReclaimOutcome, error
 	case a.job.Kind == JobDue:
 		a.run = r
 		return "", nil
+	case r.Row == RowReclaim && (a.job.Kind == JobIdle) != (r.Reclaim == ReclaimIdle):
+		return ReclaimNotFound, nil // the mark says what is owed, not the message
 	case r.Row != RowReclaim || r.Instance != a.job.Instance:
 		return ReclaimNotFound, nil // a late duplicate: the mark is gone
 	case a.box != nil && a.box.LatestRun != r.RunKey.Run:

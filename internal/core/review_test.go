@@ -3,6 +3,7 @@ package core_test
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -212,4 +213,30 @@ func TestAReleasedIdleSandboxIsDueAgain(t *testing.T) {
 		}
 		w.check()
 	})
+}
+
+// TestAMessageOfTheWrongKindDoesNothing: the run's mark says what its sandbox owes.
+func TestAMessageOfTheWrongKindDoesNothing(t *testing.T) {
+	for _, c := range []struct {
+		owes core.ReclaimKind
+		kind core.JobKind
+	}{{core.ReclaimEnd, core.JobIdle}, {core.ReclaimIdle, core.JobEnd}} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.begin("r", func(q *core.RunRequest) { q.Reclaim = c.owes })
+			w.fleet.Exit("r", 0)
+			w.detach("r")
+			sweepOnly(w)
+			jobs := w.store.TakeJobs()
+			forged := jobs[0]
+			forged.Kind = c.kind
+			before := w.store.State()
+			if out, err := w.reclaimer(w.store.Process).Do(t.Context(), forged); err != nil || out != core.ReclaimNotFound {
+				t.Errorf("%s for a run that owes %s: %s, %v", c.kind, c.owes, out, err)
+			}
+			if after := w.store.State(); !reflect.DeepEqual(before, after) || noTask(w) {
+				t.Errorf("%s for a run that owes %s changed something", c.kind, c.owes)
+			}
+		})
+	}
 }

@@ -139,16 +139,21 @@ func (q SweepRequest) keys() []RunKey {
 // Validate reports the first member that is not as expected.
 func (q SweepRequest) Validate() error {
 	if q.Mode != "" && q.Mode != ModeSweep && q.Mode != ModePlan && q.Mode != ModeApply {
-		return fmt.Errorf("mode: want %s, %s or %s, got %q", ModeSweep, ModePlan, ModeApply, q.Mode)
+		return fmt.Errorf("mode: want %s, %s or %s, got %.80q", ModeSweep, ModePlan, ModeApply, q.Mode)
 	}
 	for _, k := range q.keys() {
 		if k.Tenant == "" || k.Run == "" {
-			return fmt.Errorf("runs: want a tenant and a run in each entry, got %q", k.String())
+			return fmt.Errorf("runs: want a tenant and a run in each entry, got %.80q", k.String())
 		}
 	}
 	for _, shard := range q.Shards {
 		if shard < 0 || shard >= Shards {
 			return fmt.Errorf("shards: want numbers from 0 to %d, got %d", Shards-1, shard)
+		}
+	}
+	for _, e := range q.Plan {
+		if !slices.Contains(Outcomes, e.Outcome) || e.Epoch < 0 {
+			return fmt.Errorf("plan: run %s: want an outcome of a sweep and an epoch from 0 on, got %.80q and %d", e.RunKey, e.Outcome, e.Epoch)
 		}
 	}
 	switch {
