@@ -283,6 +283,8 @@ func one(allowed ...core.Status) func(s *stage) {
 	}
 }
 
+// scenarios are what is explored. What core has no use case for is not among them:
+// a sandbox that is resumed, a continuation after a pause, a checkpoint that is owed.
 var scenarios = []scenario{
 	{
 		name: "a finished run, two sweeps and reclaim",
@@ -295,6 +297,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 3,
 		outcome:    one(core.Completed),
+		floor:      6000,
 	},
 	{
 		name: "a sweep that outlives its claim",
@@ -308,6 +311,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 1,
 		outcome:    one(core.Completed),
+		floor:      9000,
 	},
 	{
 		name: "a host that drains its run itself",
@@ -322,6 +326,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 1,
 		outcome:    one(core.Completed),
+		floor:      41000,
 	},
 	{
 		name: "the next turn after the task died",
@@ -335,6 +340,7 @@ var scenarios = []scenario{
 			s.host("next host", q, "r", nil)
 		},
 		deliveries: 2,
+		floor:      25000,
 	},
 	{
 		name: "a host that starts and falls silent",
@@ -345,6 +351,7 @@ var scenarios = []scenario{
 			s.sweeps(1)
 		},
 		deliveries: 2,
+		floor:      6000,
 	},
 	{
 		name: "a start that comes twice",
@@ -355,6 +362,7 @@ var scenarios = []scenario{
 			s.sweeps(1)
 		},
 		deliveries: 1,
+		floor:      44000,
 	},
 	{
 		name: "a launch that is over after its run",
@@ -365,6 +373,7 @@ var scenarios = []scenario{
 			s.sweeps(1)
 		},
 		deliveries: 2,
+		floor:      34000,
 	},
 	{
 		name: "a launch that outlives its row's time",
@@ -374,6 +383,7 @@ var scenarios = []scenario{
 			s.sweeps(2)
 		},
 		deliveries: 2,
+		floor:      37000,
 	},
 	{
 		name: "a host that starts its agent late",
@@ -401,6 +411,7 @@ var scenarios = []scenario{
 			s.sweeps(1)
 		},
 		deliveries: 2,
+		floor:      12000,
 	},
 	{
 		name: "a viewer who comes back while the agent ends",
@@ -412,6 +423,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 1,
 		outcome:    one(core.Completed),
+		floor:      14000,
 	},
 	{
 		name: "a takeover",
@@ -431,6 +443,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 1,
 		outcome:    one(core.Completed),
+		floor:      21000,
 	},
 	{
 		name: "a cancel beside its host",
@@ -452,6 +465,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 1,
 		outcome:    one(core.Completed, core.Aborted),
+		floor:      14000,
 	},
 	{
 		name: "an expiry and a viewer who comes back",
@@ -463,6 +477,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 1,
 		outcome:    one(core.Completed, core.Aborted),
+		floor:      27000,
 	},
 	{
 		name: "an expiry and an extension",
@@ -474,6 +489,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 2,
 		outcome:    one(core.Completed, core.Aborted),
+		floor:      7000,
 	},
 	{
 		name: "a hold against an expiry",
@@ -484,6 +500,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 2,
 		outcome:    one(core.Aborted),
+		floor:      52000,
 	},
 	{
 		name: "a hold against reclaim",
@@ -493,6 +510,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 2,
 		outcome:    one(core.Completed),
+		floor:      8000,
 	},
 	{
 		name: "a freeze against reclaim",
@@ -503,6 +521,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 2,
 		outcome:    one(core.Completed),
+		floor:      38000,
 	},
 	{
 		name: "a freeze against an expiry",
@@ -513,6 +532,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 1,
 		outcome:    one(core.Aborted),
+		floor:      15000,
 	},
 	{
 		name:   "two expiries and the breaker",
@@ -530,6 +550,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 1,
 		outcome:    one(core.Aborted),
+		floor:      500,
 	},
 	{
 		name: "a task that dies",
@@ -542,6 +563,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 1,
 		outcome:    one(core.Completed, core.Failed),
+		floor:      17000,
 	},
 	{
 		name: "a task that dies under its host",
@@ -556,12 +578,13 @@ var scenarios = []scenario{
 			s.play("host", func(p *mem.Process) {
 				ctx := context.Background()
 				_, _ = p.Update(ctx, r.RunKey, core.Renew{Epoch: r.Epoch, Until: now().Add(s.limits.Attachment)})
+				_, _ = p.Update(ctx, r.RunKey, core.Detach{Epoch: r.Epoch, Now: now()})
 			})
 			s.passes(40 * time.Second)
-			s.sweeps(1)
 		},
 		deliveries: 2,
 		outcome:    one(core.Failed, core.Aborted),
+		floor:      8000,
 	},
 	{
 		name: "a task that ECS forgets",
@@ -573,6 +596,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 1,
 		outcome:    one(core.Failed),
+		floor:      3000,
 	},
 	{
 		name: "an agent that dies",
@@ -585,17 +609,33 @@ var scenarios = []scenario{
 		},
 		deliveries: 1,
 		outcome:    one(core.Failed),
+		floor:      37000,
 	},
 	{
-		name: "an idle sandbox",
+		name: "a sandbox that becomes idle",
 		seed: ended(core.ReclaimIdle),
 		cast: func(s *stage) {
 			s.passes(40 * time.Minute)
 			s.sweeps(1)
+		},
+		deliveries: 3,
+		outcome:    one(core.Completed),
+		floor:      30000,
+	},
+	{
+		name: "an idle sandbox that is held",
+		seed: func(w *world) {
+			ended(core.ReclaimIdle)(w)
+			w.drainQueue(w.store.Process)
+			time.Sleep(40 * time.Minute)
+		},
+		cast: func(s *stage) {
 			s.holds("r", false)
+			s.sweeps(2)
 		},
 		deliveries: 2,
 		outcome:    one(core.Completed),
+		floor:      50000,
 	},
 	{
 		name: "a pause and its end",
@@ -610,10 +650,11 @@ var scenarios = []scenario{
 			})
 			s.cancels("r")
 			s.passes(73 * time.Hour)
-			s.sweeps(2)
+			s.sweeps(1)
 		},
 		deliveries: 1,
 		outcome:    one(core.Aborted),
+		floor:      3600,
 	},
 	{
 		name: "a journal of several pages",
@@ -628,6 +669,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 1,
 		outcome:    one(core.Completed),
+		floor:      14000,
 	},
 	{
 		name: "the thread's next turn",
@@ -638,6 +680,7 @@ var scenarios = []scenario{
 			s.host("next host", q, "r", nil)
 		},
 		deliveries: 2,
+		floor:      13000,
 	},
 	{
 		name:   "two runs and a token a minute",
@@ -655,6 +698,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 1,
 		outcome:    one(core.Completed),
+		floor:      42000,
 	},
 	{
 		name: "a plan, and its application",
@@ -672,5 +716,6 @@ var scenarios = []scenario{
 		},
 		deliveries: 1,
 		outcome:    one(core.Completed, core.Aborted),
+		floor:      58000,
 	},
 }

@@ -425,6 +425,8 @@ func (s *stage) judgeClaims(before facts, runs map[core.RunKey]core.Run) {
 		case "claim", "attach":
 			s.need(r.Epoch == was.Epoch+1, "%s takes run %s without an epoch of its own (I3)", before.actor.Name, k)
 			s.epochs[before.actor] = r.Epoch
+		case "lapse", "cancel due":
+			s.need(was.DueAt <= now(), "%s turns run %s, whose host has time left (I9)", before.actor.Name, k)
 		case "append", "finish", "release":
 			epoch, claimed := s.epochs[before.actor]
 			s.need(!claimed || epoch == was.Epoch, "%s carries out %q on run %s under a lost claim (I3)", before.actor.Name, before.call, k)
