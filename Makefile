@@ -92,7 +92,8 @@ check: ## Format, vet, fix, staticcheck, tidy: both modules, cheapest first
 
 .PHONY: test
 test: setup synth-local ## Run every test, against the local engine where one is needed
-	go test $(RACE) -shuffle=on -timeout 15m ./...
+	go test $(RACE) -shuffle=on -timeout 20m ./...
+	go test -count=1 -timeout 10m -run "^TestExploration$$" -v ./internal/core
 	cd infra && go test -shuffle=on -timeout 10m ./...
 
 .PHONY: soak
