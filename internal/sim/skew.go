@@ -41,8 +41,8 @@ func move(v reflect.Value, d time.Duration) {
 			v.SetInt(v.Int() + d.Milliseconds())
 		}
 	case reflect.Struct:
-		for i := range v.NumField() {
-			move(v.Field(i), d)
+		for _, field := range v.Fields() {
+			move(field, d)
 		}
 	case reflect.Pointer, reflect.Interface:
 		if v.IsNil() {

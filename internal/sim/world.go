@@ -48,7 +48,6 @@ type world struct {
 	calls   int    // of ports
 	tracing bool
 	trace   []string
-	calm    bool // the end of the episode: nothing fails any more
 	oracle  oracle
 }
 

@@ -132,9 +132,7 @@ var mutations = []mutation{
 `, `	var err error
 `),
 	one("a journal that cannot be read is given up at once", drive,
-		`	waited := r.Ending != nil && MillisOf(time.Now()) >= r.Ending.At.Add(s.Limits.DrainGrace)
-`, `	waited := true
-`),
+		`	if !isRewritten(err) && !s.givesUp(ctx, r) {`, `	if s.Limits.DrainGrace < 0 && !isRewritten(err) && !s.givesUp(ctx, r) {`),
 	one("a lost reclaim message is not sent again", sweep,
 		`		if r.Status.Terminal() && r.Row == RowReclaim && r.DueAt <= now {`, `		if r.DueAt < 0 && r.DueAt <= now {`),
 
