@@ -59,7 +59,6 @@ type stage struct {
 	trace       []string
 	held        map[core.RunID]core.Millis  // holds that were answered ok and not released
 	settings    map[*mem.Actor]core.Control // the settings as each actor last read them
-	epochs      map[*mem.Actor]int64        // of the last claim that each actor won
 	lost        map[core.RunID]bool         // runs whose task died by itself
 }
 
@@ -75,7 +74,7 @@ func newStage(e *explorer) *stage {
 	s := &stage{
 		world:    &world{t: e.t, store: store, fleet: mem.NewFleet(store), limits: testLimits()},
 		explorer: e, accusations: accusations, current: -1, sound: map[*mem.Actor]bool{},
-		held: map[core.RunID]core.Millis{}, settings: map[*mem.Actor]core.Control{}, epochs: map[*mem.Actor]int64{}, lost: map[core.RunID]bool{},
+		held: map[core.RunID]core.Millis{}, settings: map[*mem.Actor]core.Control{}, lost: map[core.RunID]bool{},
 	}
 	if e.sc.limits != nil {
 		e.sc.limits(&s.limits)
@@ -424,12 +423,11 @@ func (s *stage) judgeClaims(before facts, runs map[core.RunKey]core.Run) {
 		switch before.call {
 		case "claim", "attach":
 			s.need(r.Epoch == was.Epoch+1, "%s takes run %s without an epoch of its own (I3)", before.actor.Name, k)
-			s.epochs[before.actor] = r.Epoch
 		case "lapse", "cancel due":
 			s.need(was.DueAt <= now(), "%s turns run %s, whose host has time left (I9)", before.actor.Name, k)
 		case "append", "finish", "release":
-			epoch, claimed := s.epochs[before.actor]
-			s.need(!claimed || epoch == was.Epoch, "%s carries out %q on run %s under a lost claim (I3)", before.actor.Name, before.call, k)
+			holder := s.sched.Named(was.ClaimNonce) // an actor's nonces begin with its name
+			s.need(strings.HasPrefix(holder, before.actor.Name), "%s carries out %q on run %s under a lost claim (I3)", before.actor.Name, before.call, k)
 		}
 		s.need(r.Status != core.Running || r.ClaimUntil == 0 || r.Row == core.RowDetached, "run %s is claimed although it is not detached (I8)", k)
 	}
