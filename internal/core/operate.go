@@ -113,7 +113,7 @@ func (o *Operator) Hold(ctx context.Context, key RunKey, until Millis, by By) er
 	if err := o.record(ctx, by, "hold", key.String(), until.Time().Format(time.RFC3339)); err != nil {
 		return err
 	}
-	mine := Hold{Until: until, By: by.Who, Why: by.Why}
+	mine := Hold{Until: until, By: by.Who, Why: by.Why, ID: rand.Text()}
 	r, former, err := o.replaceHold(ctx, key, mine)
 	if err != nil {
 		return fmt.Errorf("hold run %s: %w", key, err)

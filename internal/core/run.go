@@ -101,6 +101,7 @@ type Transcript struct {
 type Hold struct {
 	Until   Millis
 	By, Why string
+	ID      string // of the command, which tells it from an equal one
 }
 
 // Live reports whether the hold still holds at now.

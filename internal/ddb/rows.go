@@ -117,6 +117,7 @@ type holdRow struct {
 	Until core.Millis `dynamodbav:"until"`
 	By    string      `dynamodbav:"by"`
 	Why   string      `dynamodbav:"why"`
+	ID    string      `dynamodbav:"id"`
 }
 
 type segmentRow struct {

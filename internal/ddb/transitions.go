@@ -197,7 +197,7 @@ func setHold(c *change, t core.SetHold) {
 	case *t.Was == (core.Hold{}):
 		c.need(gone("hold"))
 	default:
-		c.need(same("hold.until", t.Was.Until), same("hold.by", t.Was.By), same("hold.why", t.Was.Why))
+		c.need(same("hold.until", t.Was.Until), same("hold.by", t.Was.By), same("hold.why", t.Was.Why), same("hold.id", t.Was.ID))
 	}
 	if t.Hold == (core.Hold{}) {
 		c.remove("hold")

@@ -149,7 +149,7 @@ func TestEveryTransitionIsOneConditionalRequest(t *testing.T) {
 		{core.ReclaimLater{Instance: "i", NotBefore: 9}, over},
 		{core.NameInstance{Epoch: 4, Old: "o", Instance: "i", Key: "k"}, "(status = running) AND (driverEpoch = 4) AND (attribute_not_exists (taskArn)) AND (instanceId = o)"},
 		{core.SetHold{Hold: core.Hold{Until: 9}}, "(" + open + " OR (attribute_exists (detachedShard)) OR (attribute_exists (dueShard)) OR (reclaimOutcome = idle))"},
-		{core.SetHold{Was: &core.Hold{Until: 9, By: "b"}}, "(" + open + " OR (attribute_exists (detachedShard)) OR (attribute_exists (dueShard)) OR (reclaimOutcome = idle)) AND (hold.until = 9) AND (hold.by = b) AND (hold.why = )"},
+		{core.SetHold{Was: &core.Hold{Until: 9, By: "b"}}, "(" + open + " OR (attribute_exists (detachedShard)) OR (attribute_exists (dueShard)) OR (reclaimOutcome = idle)) AND (hold.until = 9) AND (hold.by = b) AND (hold.why = ) AND (hold.id = )"},
 		{core.SetHold{Was: new(core.Hold)}, "(" + open + " OR (attribute_exists (detachedShard)) OR (attribute_exists (dueShard)) OR (reclaimOutcome = idle)) AND (attribute_not_exists (hold))"},
 		{core.SetTTL{Seconds: 9}, "(status = running) AND (attribute_not_exists (ending))"},
 	}

@@ -109,7 +109,7 @@ func drawParts(rt *rapid.T, r *core.Run) {
 		}
 	})
 	if booleans.Draw(rt, "hold") {
-		r.Hold = core.Hold{Until: times.Draw(rt, "holdUntil"), By: texts.Draw(rt, "holdBy"), Why: texts.Draw(rt, "holdWhy")}
+		r.Hold = core.Hold{Until: times.Draw(rt, "holdUntil"), By: texts.Draw(rt, "holdBy"), Why: texts.Draw(rt, "holdWhy"), ID: texts.Draw(rt, "holdID")}
 	}
 	if booleans.Draw(rt, "logHash") {
 		r.LogHash, r.LogTail = []byte{0, 255, byte(r.LogEnd)}, []byte("tail")
@@ -152,7 +152,7 @@ var runTransitions = map[string]drawing[core.Run, core.Transition]{
 		if booleans.Draw(rt, "release") {
 			return core.SetHold{}
 		}
-		hold := core.Hold{Until: times.Draw(rt, "until"), By: texts.Draw(rt, "by"), Why: texts.Draw(rt, "why")}
+		hold := core.Hold{Until: times.Draw(rt, "until"), By: texts.Draw(rt, "by"), Why: texts.Draw(rt, "why"), ID: texts.Draw(rt, "id")}
 		if booleans.Draw(rt, "as read") {
 			return core.SetHold{Hold: hold, Was: new(as(rt, "was", r.Hold, rapid.Just(hold)))}
 		}
