@@ -83,6 +83,26 @@ var once = []struct {
 		{Op: "go", ID: 27, N: 1},
 		{Op: "go", ID: 19, N: 40},
 	}},
+}, {
+	name: "a hold that comes too late takes back no equal one that was promised (I13)",
+	seed: 0xe640aa9e773f72a2,
+	script: sim.Script{Config: sim.Config{Runs: 3, Threads: 3, Breaker: 3}, Choices: []sim.Choice{
+		{Op: "begin", ID: 105, Run: 2},
+		{Op: "go", ID: 105, N: 40},
+		{Op: "interrupt", ID: 151, Run: 2},
+		{Op: "go", ID: 151, N: 40},
+		{Op: "wait", N: 600000},
+		{Op: "sweep", ID: 361, Run: 2},
+		{Op: "go", ID: 361, N: 40},
+		{Op: "deliver", ID: 393, Run: 2},
+		{Op: "go", ID: 393, N: 4}, // up to its mark
+		{Op: "hold", ID: 396, Run: 2, N: 900},
+		{Op: "go", ID: 396, N: 1},
+		{Op: "hold", ID: 400, Run: 2, N: 900},
+		{Op: "go", ID: 400, N: 40},
+		{Op: "go", ID: 393, N: 1},
+		{Op: "go", ID: 396, N: 40},
+	}},
 }}
 
 // TestWhatOnceBroke carries every such script out again.
