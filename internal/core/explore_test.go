@@ -17,19 +17,14 @@ import (
 // schedule is cut where it comes to a state in which another has been with no less
 // left to spend: what follows has been tried.
 //
-// SANDKEEPER_EXPLORE=full spends more, -short less. The race detector finds nothing
+// SANDKEEPER_EXPLORE=full spends more, -short less; SANDKEEPER_EXPLORE=3,2 spends that
+// many preemptions and faults. The race detector finds nothing
 // here, where one goroutine runs at a time, and needs many times the memory.
 func TestExploration(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector makes it ten times as large; make test explores without it, by itself")
 	}
-	b, whole := bound{preemptions: 2, faults: 1}, true
-	switch {
-	case os.Getenv("SANDKEEPER_EXPLORE") == "full":
-		b = bound{preemptions: 3, faults: 2}
-	case testing.Short():
-		b, whole = bound{preemptions: 1, faults: 1}, false
-	}
+	b := boundOf(t, os.Getenv("SANDKEEPER_EXPLORE"), testing.Short())
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // short-lived worlds, in thousands
 	total := make(chan int, len(scenarios))
 	t.Run("scenarios", func(t *testing.T) {
@@ -42,7 +37,7 @@ func TestExploration(t *testing.T) {
 					synctest.Test(t, e.explore)
 				}
 				t.Logf("%s: %d schedules, %d carried out; %d states, %d ends", sc.name, e.schedules, e.carried, len(e.best), len(e.ends))
-				if whole && e.schedules < sc.floor {
+				if b.covers(bound{2, 1}) && e.schedules < sc.floor {
 					t.Errorf("%d schedules, want at least %d: the scenario has shrunk", e.schedules, sc.floor)
 				}
 				total <- e.schedules
@@ -59,6 +54,24 @@ func TestExploration(t *testing.T) {
 
 // bound is what a schedule may spend.
 type bound struct{ preemptions, faults int }
+
+func boundOf(t *testing.T, asked string, short bool) bound {
+	var b bound
+	switch {
+	case asked == "" && short:
+		return bound{1, 1}
+	case asked == "":
+		return bound{2, 1}
+	case asked == "full":
+		return bound{3, 1}
+	}
+	if _, err := fmt.Sscanf(asked, "%d,%d", &b.preemptions, &b.faults); err != nil {
+		t.Fatalf("SANDKEEPER_EXPLORE: want full, or preemptions and faults as in 3,2; got %q", asked)
+	}
+	return b
+}
+
+func (b bound) covers(o bound) bool { return b.preemptions >= o.preemptions && b.faults >= o.faults }
 
 // choice is one step of a schedule: an actor, or the delivery of a message to a new
 // one, and what befalls its call. There are many, so it is small.
