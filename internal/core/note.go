@@ -20,6 +20,7 @@ type Note struct {
 	Missing   Millis // since when, without a break, ECS does not know the task
 
 	EndFailing Millis // since when, without a break, its end is tried and its journal cannot be read
+	EndTried   Millis // when it was tried last
 
 	HeldSince     Millis // it would have ended, and is held
 	ExpiringSince Millis // its time is nearly over, and a warning was given
@@ -88,12 +89,16 @@ func (n Note) after(s sighting, now Millis, l Limits) (Note, bool) {
 	return next, same != n || s.missing || dead != NotDead || now >= n.At.Add(l.NoteEvery)
 }
 
-// failing is the note once an end has failed at now.
+// failing is the note once an end has failed at now. It is no sighting: what was seen
+// of task and agent grows as old as it is.
 func (n Note) failing(now Millis, l Limits) Note {
-	if n.EndFailing == 0 || now >= n.At.Add(l.DeadGap) {
+	if n.EndFailing == 0 || now >= n.EndTried.Add(l.DeadGap) {
 		n.EndFailing = now
 	}
-	n.At = now
+	n.EndTried = now
+	if n.At == 0 {
+		n.At = now
+	}
 	return n
 }
 

@@ -195,7 +195,7 @@ func Notes(t *testing.T, open Open) {
 		s := open(t)
 		must(t, s.Seed.Run(t.Context(), detached("acme", "r")))
 		whole := core.Note{
-			EndFailing: 60, HeldSince: 70, ExpiringSince: 80,
+			EndFailing: 60, EndTried: 65, HeldSince: 70, ExpiringSince: 80,
 			At: 1, UnknownSince: 2, Reason: "target-not-connected", Healing: core.Retry, Count: 3,
 			DeadSince: 4, DeadAs: core.DeadGone, Missing: 5,
 		}
