@@ -103,6 +103,28 @@ var once = []struct {
 		{Op: "go", ID: 393, N: 1},
 		{Op: "go", ID: 396, N: 40},
 	}},
+}, {
+	name: "an end that fails makes no missing task of one that ECS has known since (I2)",
+	seed: 0x5d453abe3f0d03b2,
+	script: sim.Script{Config: sim.Config{Runs: 3, Threads: 1, Breaker: 50}, Choices: []sim.Choice{
+		{Op: "begin", ID: 10, Run: 2},
+		{Op: "go", ID: 10, N: 40},
+		{Op: "detach", ID: 15, Run: 2},
+		{Op: "go", ID: 15, N: 1},
+		{Op: "blind", N: 60},
+		{Op: "sweep", ID: 46, Run: 2, N: 1},
+		{Op: "go", ID: 46, N: 40},
+		{Op: "wait", N: 300000},
+		{Op: "mute", N: 30},
+		{Op: "kill", ID: 112, Run: 2},
+		{Op: "go", ID: 112, N: 2},
+		{Op: "sweep", ID: 181},
+		{Op: "go", ID: 181, N: 40},
+		{Op: "wait", N: 60000},
+		{Op: "blind", N: 10},
+		{Op: "sweep", ID: 211, Run: 2, N: 1},
+		{Op: "go", ID: 211, N: 40},
+	}},
 }}
 
 // TestWhatOnceBroke carries every such script out again.

@@ -122,6 +122,9 @@ func try(dir string, m mutation, learn bool) (verdict, error) {
 		if err != nil {
 			return v, err
 		}
+		if said, err := exec.CommandContext(ctx, "go", "test", "-run", "^TestScripts$", "./internal/sim").CombinedOutput(); err != nil {
+			return v, fmt.Errorf("the script that was learnt breaks the sound code as well: %s", reason(said))
+		}
 	}
 	v.episodes, err = catch(ctx, binary, "TestSimulation", "SIM_SHRINK=no")
 	return v, err
