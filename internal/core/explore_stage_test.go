@@ -108,7 +108,7 @@ func (s *stage) broken() bool { return len(s.accusations.texts) > 0 }
 
 // choices lists what may happen next, whoever acts first.
 //
-// Left out is what changes nothing against another schedule that spends no more: to
+// Left out, unless everything is asked for, is what changes nothing against another schedule that spends no more: to
 // let an actor go on that was preempted for nothing, since its call could as well
 // have come before; and to let it fail there without a trace.
 func (s *stage) choices() []choice {
@@ -117,7 +117,7 @@ func (s *stage) choices() []choice {
 		out = append(out, choice{who: int8(s.current)})
 	}
 	for i := range s.actors {
-		if i != s.current && s.may(i) && s.waits.asleep&(1<<i) == 0 {
+		if i != s.current && s.may(i) && (s.everything || s.waits.asleep&(1<<i) == 0) {
 			out = append(out, choice{who: int8(i)})
 		}
 	}
@@ -165,14 +165,14 @@ func (s *stage) faulty(c choice) []choice {
 	}
 	var out []choice
 	add := func(f mem.Fault) { out = append(out, choice{c.who, int8(f)}) }
-	if a.Begun() && s.waits.preempted&(1<<c.who) == 0 {
+	if s.everything || a.Begun() && s.waits.preempted&(1<<c.who) == 0 {
 		add(mem.NotLanded)
 	}
 	if !mem.ReadsOnly(call) {
 		add(mem.AnswerLost)
 		add(mem.StopAfter)
 	}
-	if len(s.taken) == 0 {
+	if s.everything || len(s.taken) == 0 {
 		add(mem.StopBefore)
 	}
 	return out

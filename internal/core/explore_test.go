@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -50,6 +51,38 @@ func TestExploration(t *testing.T) {
 		sum += n
 	}
 	t.Logf("explored %d schedules with at most %d preemptions and %d faults", sum, b.preemptions, b.faults)
+}
+
+// TestNothingIsLeftOut holds what exploration leaves out against the whole: both come
+// to the same ends.
+func TestNothingIsLeftOut(t *testing.T) {
+	b := bound{1, 1}
+	if !testing.Short() && !raceDetector {
+		b = bound{2, 1}
+	}
+	names := []string{
+		"a finished run, two sweeps and reclaim", "an expiry and an extension", "a hold against reclaim",
+		"a sweep that outlives its claim", "a pause and its end", "a task that ECS forgets",
+	}
+	for _, sc := range scenarios {
+		if !slices.Contains(names, sc.name) {
+			continue
+		}
+		t.Run(sc.name, func(t *testing.T) {
+			reduced, whole := newExplorer(sc, b), newExplorer(sc, b)
+			whole.everything = true
+			for _, e := range []*explorer{reduced, whole} {
+				e.push(branch{})
+				for e.todo != nil {
+					synctest.Test(t, e.explore)
+				}
+			}
+			t.Logf("%d of %d schedules, %d of %d ends", reduced.schedules, whole.schedules, len(reduced.ends), len(whole.ends))
+			if !maps.Equal(reduced.ends, whole.ends) {
+				t.Error("the ends are not the same")
+			}
+		})
+	}
 }
 
 // bound is what a schedule may spend.
@@ -114,6 +147,8 @@ type explorer struct {
 	effect map[uint64]uint64       // what is outside the actors after a step, by what was before and who was told what
 
 	schedules, carried, failed int
+
+	everything bool // try what can change nothing, too
 }
 
 func newExplorer(sc scenario, b bound) *explorer {

@@ -42,6 +42,7 @@ type Actor struct {
 	over    bool
 	history uint64
 	minted  int
+	fault   Fault // of the call under way
 }
 
 // NewSched schedules what happens on f and its store.
@@ -71,8 +72,9 @@ func (s *Sched) Go(name string, act func(p *Process)) *Actor {
 			if a.process.Stopped() || ctx.Value(unscheduled{}) != nil {
 				return
 			}
-			if !yield(call) {
-				a.process.kill()
+			goesOn := yield(call)
+			if stops := a.fault == StopBefore || a.fault == StopAfter; !goesOn || stops && ctx.Err() != nil {
+				a.process.kill() // it stops here, whether or not it had given the call up
 			}
 		}
 		act(a.process)
@@ -111,7 +113,7 @@ func (s *Sched) Step(a *Actor, f Fault) {
 	call := a.waits
 	a.history = s.Told(a, call, f)
 	n := len(a.process.Calls()) + 1
-	a.plan[n] = f
+	a.plan[n], a.fault = f, f
 	a.advance()
 	delete(a.plan, n)
 	if !ReadsOnly(call) {
