@@ -117,6 +117,11 @@ func (w *world) watch() {
 		if err != nil {
 			continue
 		}
+		if run.Instance != r.rowOf {
+			if _, err := w.store.Row(context.Background(), run.Instance); err == nil {
+				r.rowOf, r.rowAt = run.Instance, w.calls
+			}
+		}
 		able := slices.ContainsFunc(agents, func(a mem.Agent) bool {
 			return a.Run == r.key.Run && a.Task == run.TaskARN && (a.Alive || a.Exited)
 		})
@@ -173,7 +178,10 @@ func (w *world) judgeClaim(a *actor, r *agentRun, before, after core.Run) {
 			w.accuse("%s ends run %s (%s), whose agent was not dead for long enough (I1)", a.name, r.key, end)
 		}
 	case before.TaskARN == "":
-		if row, err := w.store.Row(context.Background(), before.Instance); err == nil && row.State != core.LedgerClosed {
+		// A row that came after the sweep had begun, it may have read as absent: then the
+		// launch loses its claim, and its task is condemned before an agent begins.
+		known := r.rowOf == before.Instance && r.rowAt < a.begun
+		if row, err := w.store.Row(context.Background(), before.Instance); known && err == nil && row.State != core.LedgerClosed {
 			w.accuse("%s ends run %s, whose launch is not settled: its row is %s (I6)", a.name, r.key, row.State)
 		}
 	case begun && agent.Alive && w.lives(before.TaskARN):

@@ -63,6 +63,9 @@ type agentRun struct {
 	moved   int         // the step in which somebody last changed what its expiry hangs on
 	exit    *int        // what it ended with by itself
 	idle    core.Millis // since when nobody can end its journal, as long as that lasts
+
+	rowOf core.InstanceID // its instance whose ledger row was seen first
+	rowAt int             // at this call
 }
 
 // host is a process outside that drives a run.
