@@ -50,10 +50,6 @@ var mutations = []mutation{
 	one("an expiry does not look at the hold again", transition,
 		`		check{t.Ending != EndExpired || !r.Hold.Live(t.Now), "held"},
 `, ``),
-	one("a claim about a task does not look at the task again", transition,
-		`		check{!t.AboutTask || r.Instance == t.Instance && r.TaskARN == t.TaskARN, "task"},
-`, ``),
-	// What other writes of a run require.
 	one("a driver's write does not ask for its epoch", transition,
 		`		check{!r.Status.Terminal(), "terminal"},
 		check{r.Epoch == epoch, "epoch"},
