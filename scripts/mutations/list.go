@@ -50,6 +50,7 @@ var mutations = []mutation{
 	one("an expiry does not look at the hold again", transition,
 		`		check{t.Ending != EndExpired || !r.Hold.Live(t.Now), "held"},
 `, ``),
+	// What other writes of a run require.
 	one("a driver's write does not ask for its epoch", transition,
 		`		check{!r.Status.Terminal(), "terminal"},
 		check{r.Epoch == epoch, "epoch"},
