@@ -192,12 +192,25 @@ func (l *Launcher) bind(ctx context.Context, r Run, row LedgerRow, box Sandbox) 
 	box.CreatedAt, box.UpdatedAt = now, now
 	err := l.Transactions.Launch(ctx, Launched{Run: r.RunKey, Epoch: r.Epoch, Sandbox: box, Now: now})
 	if err == nil {
-		return l.Runs.Run(ctx, r.RunKey)
+		return l.launched(ctx, r)
 	}
 	if !Refused(err) {
 		return Run{}, fmt.Errorf("launch run %s: %w", r.RunKey, err)
 	}
 	return Run{}, errors.Join(fmt.Errorf("launch run %s: %w", r.RunKey, err), l.condemn(ctx, row, box.TaskARN))
+}
+
+// launched reads the run again, which has its task now. Whoever has claimed it
+// meanwhile has another epoch, and the host must not go on under that.
+func (l *Launcher) launched(ctx context.Context, r Run) (Run, error) {
+	fresh, err := l.Runs.Run(ctx, r.RunKey)
+	switch {
+	case err != nil:
+		return Run{}, fmt.Errorf("launch run %s: %w", r.RunKey, err)
+	case fresh.Epoch != r.Epoch:
+		return Run{}, &RefusedError{Op: "launch", Record: "run " + r.RunKey.String(), Why: "epoch"}
+	}
+	return fresh, nil
 }
 
 // condemn hands a task that nobody will use to reclaim. Losing the message only
