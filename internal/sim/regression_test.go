@@ -125,6 +125,21 @@ var once = []struct {
 		{Op: "sweep", ID: 211, Run: 2, N: 1},
 		{Op: "go", ID: 211, N: 40},
 	}},
+}, {
+	name: "a host does not go on under the epoch of a sweep that has claimed its run (I3)",
+	seed: 0xec14b04c49d3aa06,
+	script: sim.Script{Config: sim.Config{Runs: 8, Threads: 2, Retries: true, Breaker: 50}, Choices: []sim.Choice{
+		{Op: "begin", ID: 685, Run: 5},
+		{Op: "go", ID: 685, N: 4},
+		{Op: "detach", ID: 701, Run: 5},
+		{Op: "go", ID: 701, N: 2},
+		{Op: "go", ID: 685, N: 2}, // its task is launched
+		{Op: "wait", N: 60000},
+		{Op: "sweep", ID: 703, Run: 5, N: 1},
+		{Op: "go", ID: 703, N: 5}, // its claim
+		{Op: "go", ID: 685, N: 40},
+		{Op: "go", ID: 703, N: 40},
+	}},
 }}
 
 // TestWhatOnceBroke carries every such script out again.
