@@ -34,6 +34,9 @@ type Breaker struct {
 	WindowStart Millis
 	Count       int
 	TrippedAt   Millis // zero: not tripped
+	// QuietUntil is until when it does not count: an operator has looked and thawed,
+	// and the crowd that tripped it may end.
+	QuietUntil Millis
 }
 
 // Acts reports whether anything may be written.
@@ -109,15 +112,16 @@ func (t Freeze) Apply(c Control) (Control, error) {
 // Landed is always false: it may be repeated.
 func (Freeze) Landed(Control) bool { return false }
 
-// Thaw takes a freeze back and resets the breaker.
-type Thaw struct{}
+// Thaw takes a freeze back and resets the breaker, which does not count again before
+// QuietUntil: the runs that tripped it are still due, and would trip it again.
+type Thaw struct{ QuietUntil Millis }
 
 // Name is "thaw".
 func (Thaw) Name() string { return "thaw" }
 
 // Apply always holds.
-func (Thaw) Apply(c Control) (Control, error) {
-	return Control{Mode: c.Mode}, nil
+func (t Thaw) Apply(c Control) (Control, error) {
+	return Control{Mode: c.Mode, Breaker: Breaker{QuietUntil: t.QuietUntil}}, nil
 }
 
 // Landed is always false: it may be repeated.
@@ -148,11 +152,11 @@ func (t CountEnds) Apply(c Control) (Control, error) {
 // Next is the breaker after the count.
 func (t CountEnds) Next() Breaker {
 	b := t.Seen
-	if b.TrippedAt != 0 {
+	if b.TrippedAt != 0 || t.Now < b.QuietUntil {
 		return b
 	}
 	if t.Now >= b.WindowStart.Add(t.Window) {
-		b = Breaker{WindowStart: t.Now}
+		b = Breaker{WindowStart: t.Now, QuietUntil: b.QuietUntil}
 	}
 	b.Count += t.N
 	if b.Count > t.Most {

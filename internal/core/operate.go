@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -299,9 +300,10 @@ func (o *Operator) stopping(ctx context.Context) ([]LedgerRow, error) {
 	return rows, nil
 }
 
-// Thaw takes a freeze back and resets the breaker.
+// Thaw takes a freeze back and resets the breaker, which counts again a window later.
 func (o *Operator) Thaw(ctx context.Context, by By) error {
-	return o.control(ctx, by, "thaw", Thaw{}, "")
+	quiet := MillisOf(time.Now()).Add(cmp.Or(o.Limits.BreakerWindow, DefaultLimits.BreakerWindow))
+	return o.control(ctx, by, "thaw", Thaw{QuietUntil: quiet}, "")
 }
 
 // SetMode makes the installation observe or enforce.

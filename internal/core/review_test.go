@@ -240,3 +240,35 @@ func TestAMessageOfTheWrongKindDoesNothing(t *testing.T) {
 		})
 	}
 }
+
+// TestAThawReleasesACrowd: more runs than the breaker lets through are due at once; an
+// operator who looked and thawed must not meet the same trip again (DESIGN 5). Once the
+// window after the thaw is over, it counts again.
+func TestAThawReleasesACrowd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.limits.BreakerMost = 2
+		o := &core.Operator{Controls: w.store, Audit: w.store, Limits: w.limits}
+		crowd := func(name string) {
+			for i := range 5 {
+				r := w.left(fmt.Sprint(name, i), "x")
+				w.fleet.KillTask(r.TaskARN)
+			}
+		}
+		crowd("a")
+		if got := w.tick().Outcomes[core.Held]; got != 5 {
+			t.Fatalf("%d held, want 5", got)
+		}
+		if err := o.Thaw(t.Context(), core.By{Who: "ops", Why: "a real outage"}); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.tick().Outcomes[core.Lost]; got != 5 {
+			t.Errorf("after the thaw %d ended, want all 5", got)
+		}
+		time.Sleep(w.limits.BreakerWindow)
+		crowd("b")
+		if got := w.tick().Outcomes[core.Held]; got != 5 {
+			t.Errorf("a window later %d held, want 5: the breaker counts again", got)
+		}
+	})
+}

@@ -35,7 +35,7 @@ func encodeControl(c core.Control) (item, error) {
 	return attributevalue.MarshalMap(controlRow{
 		head: head{pkControl, skControl, version}, Mode: c.Mode,
 		Frozen: c.Frozen, FrozenAt: c.FrozenAt, FrozenBy: c.FrozenBy, FrozenWhy: c.FrozenWhy,
-		WindowStart: c.Breaker.WindowStart, Count: c.Breaker.Count, TrippedAt: c.Breaker.TrippedAt,
+		WindowStart: c.Breaker.WindowStart, Count: c.Breaker.Count, TrippedAt: c.Breaker.TrippedAt, QuietUntil: c.Breaker.QuietUntil,
 	})
 }
 

@@ -189,6 +189,7 @@ type controlRow struct {
 	WindowStart core.Millis `dynamodbav:"windowStart,omitempty"`
 	Count       int         `dynamodbav:"count,omitempty"`
 	TrippedAt   core.Millis `dynamodbav:"trippedAt,omitempty"`
+	QuietUntil  core.Millis `dynamodbav:"quietUntil,omitempty"`
 }
 
 type auditRow struct {
@@ -449,7 +450,7 @@ func decodeControl(it item) (core.Control, error) {
 	}
 	return core.Control{
 		Mode: row.Mode, Frozen: row.Frozen, FrozenAt: row.FrozenAt, FrozenBy: row.FrozenBy, FrozenWhy: row.FrozenWhy,
-		Breaker: core.Breaker{WindowStart: row.WindowStart, Count: row.Count, TrippedAt: row.TrippedAt},
+		Breaker: core.Breaker{WindowStart: row.WindowStart, Count: row.Count, TrippedAt: row.TrippedAt, QuietUntil: row.QuietUntil},
 	}, nil
 }
 

@@ -311,8 +311,9 @@ func controlChange(t core.ControlTransition) (*change, error) {
 		c.set("frozenWhy", t.Why)
 	case core.Thaw:
 		c.remove("frozen", "frozenAt", "frozenBy", "frozenWhy", "windowStart", "count", "trippedAt")
+		c.set("quietUntil", t.QuietUntil)
 	case core.CountEnds:
-		c.need(is("windowStart", t.Seen.WindowStart), is("count", t.Seen.Count), is("trippedAt", t.Seen.TrippedAt))
+		c.need(is("windowStart", t.Seen.WindowStart), is("count", t.Seen.Count), is("trippedAt", t.Seen.TrippedAt), is("quietUntil", t.Seen.QuietUntil))
 		next := t.Next()
 		c.set("windowStart", next.WindowStart)
 		c.set("count", next.Count)

@@ -204,7 +204,7 @@ func TestEveryWriteOfASandboxIsOneConditionalRequest(t *testing.T) {
 		{"close a row that never had a task", "task#i", "(v = 1) AND (state = intent) AND (attribute_not_exists (taskArn))", rowWrite(core.CloseRow{From: core.LedgerIntent})},
 		{"name task", "task#i", "(v = 1) AND (state = stopping) AND (attribute_not_exists (taskArn))", rowWrite(core.NameTask{TaskARN: "t"})},
 		{"postpone", "task#i", "(v = 1) AND (state = intent) AND (attempts = 2)", rowWrite(core.Postpone{State: core.LedgerIntent, Attempts: 2, DueAt: 9})},
-		{"count ends", "control", "((attribute_not_exists (pk)) OR (v = 1)) AND (windowStart = 7) AND (count = 2) AND (attribute_not_exists (trippedAt))",
+		{"count ends", "control", "((attribute_not_exists (pk)) OR (v = 1)) AND (windowStart = 7) AND (count = 2) AND (attribute_not_exists (trippedAt)) AND (attribute_not_exists (quietUntil))",
 			func(ctx context.Context, s *ddb.Sandboxes) {
 				_, _ = s.UpdateControl(ctx, core.CountEnds{Seen: core.Breaker{WindowStart: 7, Count: 2}, N: 1, Now: 8, Most: 9})
 			}},

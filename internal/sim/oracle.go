@@ -208,9 +208,14 @@ func (w *world) expiry(r core.Run) core.Millis {
 }
 
 // count holds the breaker to its word: no more ends without a sentinel than it
-// allows, in any stretch that touches two of its windows.
+// allows, in any stretch that touches two of its windows. What an operator's thaw lets
+// go, until a sweep that began under it must be over, is not counted.
 func (w *world) count(r *agentRun) {
 	at := now()
+	c, err := w.store.Control(context.Background())
+	if err == nil && at < c.Breaker.QuietUntil.Add(w.limits.SweepTimeout+2*w.config.Skew) {
+		return
+	}
 	w.oracle.unsealed = append(w.oracle.unsealed, at)
 	n := 0
 	for _, then := range w.oracle.unsealed {

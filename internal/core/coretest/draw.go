@@ -389,7 +389,7 @@ func drawCondemn(rt *rapid.T, v trio) core.Condemn {
 func drawControl(rt *rapid.T, _ int64) core.Control {
 	c := core.Control{
 		Mode:    rapid.SampledFrom([]core.Mode{"", core.Observe, core.Enforce}).Draw(rt, "mode"),
-		Breaker: core.Breaker{WindowStart: times.Draw(rt, "window"), Count: int(sizes.Draw(rt, "count")), TrippedAt: times.Draw(rt, "tripped")},
+		Breaker: core.Breaker{WindowStart: times.Draw(rt, "window"), Count: int(sizes.Draw(rt, "count")), TrippedAt: times.Draw(rt, "tripped"), QuietUntil: times.Draw(rt, "quiet")},
 	}
 	if booleans.Draw(rt, "frozen") {
 		c.Frozen, c.FrozenAt, c.FrozenBy, c.FrozenWhy = true, times.Draw(rt, "frozenAt"), texts.Draw(rt, "frozenBy"), texts.Draw(rt, "frozenWhy")
@@ -405,7 +405,9 @@ var controlTransitions = map[string]drawing[core.Control, core.ControlTransition
 	"Freeze": {draw: func(rt *rapid.T, _ core.Control) core.ControlTransition {
 		return core.Freeze{Now: moments.Draw(rt, "now"), By: texts.Draw(rt, "by"), Why: texts.Draw(rt, "why")}
 	}},
-	"Thaw": {draw: func(*rapid.T, core.Control) core.ControlTransition { return core.Thaw{} }},
+	"Thaw": {draw: func(rt *rapid.T, _ core.Control) core.ControlTransition {
+		return core.Thaw{QuietUntil: times.Draw(rt, "quiet until")}
+	}},
 	"CountEnds": {draw: func(rt *rapid.T, c core.Control) core.ControlTransition {
 		seen := c.Breaker
 		seen.Count = as(rt, "count", c.Breaker.Count, rapid.IntRange(0, 2))
