@@ -35,6 +35,7 @@ type actor struct {
 	epochs    map[core.RunKey]int64 // of its claims
 	control   core.Control          // as it knows it
 	free      bool                  // some time it read that nothing keeps it from ending runs
+	kept      bool                  // some time it read that something does
 	looks     bool                  // it began where nothing may be written
 	read      bool                  // it has read control
 	sinceRead int                   // its calls since, describing aside

@@ -232,7 +232,7 @@ func (w *world) count(r *agentRun) {
 func (w *world) judgeReport(a *actor, begun core.Millis, report core.SweepReport) {
 	for _, r := range w.runs {
 		run, err := w.store.Run(context.Background(), r.key)
-		if err != nil || run.Hold.Until != 0 || a.control.Blocked() || r.moved >= a.begun || !w.expired(run, begun.Add(a.skew)) {
+		if err != nil || run.Hold.Until != 0 || a.kept || r.moved >= a.begun || !w.expired(run, begun.Add(a.skew)) {
 			continue
 		}
 		for _, e := range report.Runs {

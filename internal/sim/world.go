@@ -173,7 +173,7 @@ func (p ports) learn(c core.Control, err error) (core.Control, error) {
 		if !p.a.read {
 			p.a.looks = p.a.kind == "sweep" && c.Mode == core.Observe
 		}
-		p.a.free = p.a.free || !c.Blocked()
+		p.a.free, p.a.kept = p.a.free || !c.Blocked(), p.a.kept || c.Blocked()
 		p.a.control, p.a.read, p.a.sinceRead, p.a.readAt = c, true, 0, p.w.calls
 	}
 	return c, err
