@@ -1,0 +1,67 @@
+package core
+
+// AgentVariable names the agent binary's absolute path inside a sandbox. Without it the
+// binary is looked for by [AgentName] in the search path, the session's and the
+// container's.
+const AgentVariable = "SANDKEEPER_AGENT"
+
+// AgentName is the file name of the agent binary.
+const AgentName = "sandkeeper-agent"
+
+// ReasonAgentMissing is why no agent could begin in an image without the binary: a
+// journal can be kept and probed there, a workspace cannot be captured.
+const ReasonAgentMissing = "agent-missing"
+
+// startAgentSeconds bounds the script; the agent leaves its worker behind at once.
+const startAgentSeconds = 30
+
+// AgentScript composes the script that hands its own stdin, a job, to the sandbox's
+// agent, which claims the job in the journal directory and leaves a worker of its own
+// session behind. The job holds a token: it is in no command line and no file. The
+// answer is read by [ParseAgent].
+func (f JournalFormat) AgentScript() string {
+	return boundedScript(startAgentSeconds, f.shellDir()+shellLocale+shellAnswer+"init=${"+JournalInitVariable+":-1}\n"+
+		"name="+AgentName+" variable="+AgentVariable+"\na=${"+AgentVariable+"-}\n"+agentScript)
+}
+
+// agentScript looks for the binary first in the session's own environment, then in that
+// of the container's main process, whose lines may be read by its user alone. The agent
+// answers with one line of words.
+const agentScript = `[ "$init" != self ] || init=$$
+main() { tr '\000\n' '\n\001' 2>/dev/null <"/proc/$init/environ" | sed -n "s/^$1=//p" | head -n 1; }
+[ -n "$a" ] || a=$(main "$variable")
+if [ -z "$a" ]; then
+  a=$(command -v "$name" 2>/dev/null) || a=$(PATH=$(main PATH); command -v "$name" 2>/dev/null)
+fi
+case $a in /*) ;; *) refuse agent-missing configuration ;; esac
+if [ ! -f "$a" ]; then refuse agent-missing configuration; fi
+[ -x "$a" ] || refuse agent-not-executable configuration
+case $d in /*) ;; *) refuse directory-not-absolute configuration ;; esac
+said=$("$a" start -claims "$d" 2>/dev/null)
+code=$?
+case $code in 126|127) refuse agent-unusable configuration ;; esac
+[ $code -eq 0 ] || refuse agent-failed
+case $said in *[!a-z0-9\ -]*) refuse agent-failed ;; esac
+set -- $said
+case "$#.${1-}" in
+1.started|1.already) answer "result=$1"; finish ;;
+2.refused) refuse "$2" ;;
+3.refused) refuse "$2" "$3" ;;
+esac
+refuse agent-failed
+`
+
+// ParseAgent reads the stdout of an agent script: whether a worker had the job before.
+// A script or an agent that refused, or an answer that is not whole, is a
+// *[JournalError]; a worker may have begun all the same, and asking again tells.
+func ParseAgent(out []byte) (already bool, err error) {
+	a, err := parseAnswer("agent", out)
+	if err != nil {
+		return false, err
+	}
+	result := a.fields["result"]
+	if result != "started" && result != "already" {
+		return false, incomplete("agent")
+	}
+	return result == "already", a.done()
+}
