@@ -1,0 +1,214 @@
+package core
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// InvalidError tells of input that is not as it has to be; nothing has changed.
+type InvalidError struct {
+	Code   string // lower-case with hyphens: "invalid-id", "invalid-entry", "too-large", …
+	Detail string // what was expected
+}
+
+func (e *InvalidError) Error() string { return e.Code + ": " + e.Detail }
+
+func invalid(code, format string, args ...any) error {
+	return &InvalidError{code, fmt.Sprintf(format, args...)}
+}
+
+// ErrToken is the answer to a token that is unknown, malformed, or whose fence is dead.
+var ErrToken = &InvalidError{Code: "token-dead", Detail: "want the token of a step whose lease is live"}
+
+// AgentStarted is how the start of an agent ended.
+type AgentStarted string
+
+// The answers of a start.
+const (
+	AgentBegan   AgentStarted = "started"
+	AgentRuns    AgentStarted = "already"
+	AgentMissing AgentStarted = "agent-missing" // the image has none
+	AgentRefused AgentStarted = "refused"       // the agent says that it cannot
+)
+
+// AgentJob is what an agent is started for. It holds a token: it goes over stdin and is
+// in no record, log or command line.
+type AgentJob struct {
+	Kind            StepKind        `json:"kind"`
+	ID              CheckpointID    `json:"id"`
+	URL             string          `json:"url"`
+	Host            string          `json:"host,omitempty"`
+	Token           string          `json:"token"`
+	Dir             string          `json:"dir"`
+	Policy          json.RawMessage `json:"policy,omitempty"`
+	Secrets         []string        `json:"secrets,omitempty"` // names
+	DeadlineSeconds int64           `json:"deadlineSeconds,omitempty"`
+	MaxBytes        int64           `json:"maxBytes,omitempty"`
+	Checkpoint      CheckpointID    `json:"checkpoint,omitempty"`
+	Sample          int             `json:"sample,omitempty"`
+}
+
+// JobStarter starts agents in sandboxes.
+type JobStarter interface {
+	// Start begins a job in the container, once: a repeat finds the claim that the first
+	// one made there. An error leaves open whether it began.
+	Start(ctx context.Context, target ExecTarget, job AgentJob) (AgentStarted, error)
+}
+
+// AgentURL says where agents reach the keeper.
+type AgentURL interface {
+	// AgentURL is the URL to dial, and the host to name where it is another.
+	AgentURL(ctx context.Context) (url, host string, err error)
+}
+
+// JobOptions are what a caller of save, restore or verify says to the agent.
+type JobOptions struct {
+	Dir             string          `json:"dir,omitempty"` // the workspace, absolute; empty: /workspace
+	Policy          json.RawMessage `json:"policy,omitempty"`
+	Secrets         []string        `json:"secrets,omitempty"` // names
+	DeadlineSeconds int64           `json:"deadlineSeconds,omitempty"`
+	MaxBytes        int64           `json:"maxBytes,omitempty"`
+	Sample          int             `json:"sample,omitempty"` // packs to verify; zero: all
+}
+
+// SaveRequest asks for a checkpoint of the workspace of a sandbox. It may be repeated
+// with the same id, and is, until it is done.
+type SaveRequest struct {
+	ThreadKey
+	ID       CheckpointID `json:"id"`
+	Reason   Reason       `json:"reason,omitempty"` // automatic, named or safety; empty: automatic
+	Label    *string      `json:"label,omitempty"`
+	Run      RunID        `json:"run,omitempty"`
+	Owner    string       `json:"owner,omitempty"` // of the lease; empty: save:<id>, given back at the end
+	Key      SandboxKey   `json:"key"`
+	Instance InstanceID   `json:"instance"`
+	Job      *ReclaimJob  `json:"job,omitempty"` // sent when the step has ended
+	JobOptions
+}
+
+// RestoreRequest asks to bring a checkpoint back into a sandbox, or, with Verify, to
+// read it back there without changing anything. It may be repeated with the same id.
+type RestoreRequest struct {
+	ThreadKey
+	ID         CheckpointID `json:"id"`                   // of the step
+	Checkpoint CheckpointID `json:"checkpoint,omitempty"` // empty: the head
+	Verify     bool         `json:"verify,omitempty"`
+	Run        RunID        `json:"run,omitempty"`
+	Owner      string       `json:"owner,omitempty"`
+	Key        SandboxKey   `json:"key"`
+	Instance   InstanceID   `json:"instance"`
+	JobOptions
+}
+
+// StepReport says how far a step is.
+type StepReport struct {
+	ID         CheckpointID `json:"id"`
+	Kind       StepKind     `json:"kind"`
+	State      StepState    `json:"state"`
+	Why        string       `json:"why,omitempty"`
+	Checkpoint CheckpointID `json:"checkpoint,omitempty"` // made, or restored
+	Attempts   int          `json:"attempts,omitempty"`
+	Fence      int64        `json:"fence,omitempty"`
+	SeenAt     Millis       `json:"seenAt,omitempty"`
+	Files      int64        `json:"files"`
+	Bytes      int64        `json:"bytes"`
+}
+
+// PackGrant is the answer for one pack.
+type PackGrant struct {
+	Pack    PackRef
+	Present bool // stored already; there is no grant
+	Grant   Grant
+}
+
+// ListedCheckpoint is a checkpoint as list and show tell it.
+type ListedCheckpoint struct {
+	ID          CheckpointID `json:"id"`
+	Parent      CheckpointID `json:"parent,omitempty"`
+	CreatedAt   Millis       `json:"createdAt"`
+	Reason      Reason       `json:"reason"`
+	Label       *string      `json:"label,omitempty"`
+	SourceRun   RunID        `json:"sourceRun,omitempty"`
+	ForkOf      CheckpointID `json:"forkOf,omitempty"`
+	Head        bool         `json:"head,omitempty"`
+	Files       int64        `json:"files"`
+	Bytes       int64        `json:"bytes"`
+	PendingRuns []RunID      `json:"pendingRuns,omitempty"`
+	Artifacts   []Artifact   `json:"artifacts,omitempty"`
+}
+
+// ForkRequest begins threads from a checkpoint.
+type ForkRequest struct {
+	Source     ThreadKey    `json:"source"`
+	Checkpoint CheckpointID `json:"checkpoint,omitempty"` // empty: the head
+	Branches   []ForkBranch `json:"branches"`
+}
+
+// ForkBranch is one thread to begin.
+type ForkBranch struct {
+	Thread ThreadID     `json:"thread"`
+	ID     CheckpointID `json:"id"` // of its root
+}
+
+// CollectRequest asks for what nothing needs any more of a thread to be removed.
+type CollectRequest struct {
+	ThreadKey
+	Apply bool `json:"apply,omitempty"` // else it is only counted
+	// Most is how many objects one call removes at most; zero: all.
+	Most int `json:"most,omitempty"`
+}
+
+// CollectReport says what was, or would be, removed.
+type CollectReport struct {
+	Objects   int   `json:"objects"`   // found
+	Bytes     int64 `json:"bytes"`     // found
+	Needed    int   `json:"needed"`    // that a checkpoint, pin, artifact or conversation names
+	Young     int   `json:"young"`     // not needed, but too young
+	Garbage   int   `json:"garbage"`   // to be removed
+	Reclaimed int64 `json:"reclaimed"` // bytes of garbage
+	Deleted   int   `json:"deleted"`
+	Missing   int   `json:"missing"` // needed, but not there: something is broken
+	Unpinned  int   `json:"unpinned"`
+	More      bool  `json:"more,omitempty"` // Most was reached
+}
+
+// KeepRequest is retention: the newest checkpoints stay, and named ones.
+type KeepRequest struct {
+	ThreadKey
+	Newest int `json:"newest"` // at least 1
+}
+
+// VerifyReport says whether what a checkpoint needs is stored.
+type VerifyReport struct {
+	Checkpoint CheckpointID `json:"checkpoint"`
+	Packs      int          `json:"packs"`
+	Read       int          `json:"read"` // packs whose bytes were read back
+	Bytes      int64        `json:"bytes"`
+	Broken     []string     `json:"broken,omitempty"` // keys that are missing or differ
+}
+
+// Keeper is the use case of the checkpoint function.
+type Keeper struct {
+	Threads   Threads
+	Objects   Objects
+	Blobs     Blobs
+	Manifests ManifestReader
+	Sandboxes Sandboxes
+	Agents    JobStarter
+	URL       AgentURL
+	Queue     ReclaimQueue // may be nil: nobody waits
+	Logger    *slog.Logger
+}
+
+// stepLimits of an agent that is not heard of any more.
+const (
+	stepSilence  = LeaseLife // then it is begun anew
+	stepAttempts = 3
+)
+
+func leaseUntil(now Millis) Millis { return now.Add(LeaseLife) }
+
+func nowMillis() Millis { return MillisOf(time.Now()) }
