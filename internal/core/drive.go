@@ -440,6 +440,7 @@ func (s *Sweep) finishOf(j job, end ended) (Finish, error) {
 	default:
 		f.Status, f.Error = unsealedStatus(reasonOf(r, j.decision), j.decision.why)
 	}
+	f.Owes = owesCheckpoint(r, r.Sealed != nil, s.Checkpoint)
 	if r.Instance == "" {
 		f.Reclaim = ReclaimNone
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -33,6 +34,7 @@ type RunRequest struct {
 	TTLSeconds int64
 	Reclaim    ReclaimKind // what its end owes; none: ReclaimEnd
 	OnLapse    OnLapse
+	Checkpoint CheckpointPolicy
 }
 
 // Launch errors that a host handles by waiting or by choosing another thread.
@@ -53,6 +55,8 @@ func (l *Launcher) Start(ctx context.Context, q RunRequest) (Run, error) {
 		return Run{}, fmt.Errorf("start run %s: want the host's nonce", q.RunKey)
 	case q.TTLSeconds < 0:
 		return Run{}, fmt.Errorf("start run %s: ttl: want seconds from 0 on, got %d", q.RunKey, q.TTLSeconds)
+	case !slices.Contains(CheckpointPolicies, q.Checkpoint):
+		return Run{}, fmt.Errorf("start run %s: checkpoint policy: want one of %q, got %.80q", q.RunKey, CheckpointPolicies, q.Checkpoint)
 	}
 	if err := cmp.Or(checkIDs(q.Tenant, "run", string(q.Run)), checkIDs(q.Tenant, "thread", string(q.Thread))); err != nil {
 		return Run{}, fmt.Errorf("start run %.100q: %w", q.RunKey.String(), err)
@@ -66,6 +70,7 @@ func (l *Launcher) Start(ctx context.Context, q RunRequest) (Run, error) {
 		RunKey: q.RunKey, Thread: q.Thread, Status: Running, StartedAt: now, Definition: q.Definition,
 		Row: RowLapse, DueAt: until, AttachedUntil: until, Epoch: 1, ClaimNonce: q.HostNonce,
 		Nonce: NewJournalNonce(), TTLSeconds: q.TTLSeconds, Reclaim: q.Reclaim, OnLapse: q.OnLapse,
+		CheckpointPolicy: q.Checkpoint,
 	})
 }
 

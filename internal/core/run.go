@@ -161,6 +161,9 @@ type Run struct {
 	OnLapse      OnLapse
 	PauseSeconds int64 // how long a pause may last; zero: the default
 
+	CheckpointPolicy CheckpointPolicy
+	Checkpoint       RunCheckpoint // what its end owed of its workspace, and what became of it
+
 	ReclaimSince    Millis
 	ReclaimAttempts int
 	ReclaimOutcome  ReclaimOutcome

@@ -98,6 +98,7 @@ type LedgerRow struct {
 	Why         string // what led to stopping, for people
 	Unsealed    bool   // condemned for something else than its run's own end; the breaker holds it back
 	Missing     Millis // since when, without a break, ECS does not know the task that it was to stop
+	Owed        RunID  // whose checkpoint the task still owes although another run has it, or none
 	UpdatedAt   Millis
 }
 
@@ -152,12 +153,13 @@ type CloseRow struct {
 // Name is "close row".
 func (CloseRow) Name() string { return "close row" }
 
-// Apply: the state and the task as read.
+// Apply: the state and the task as read, and nothing owed.
 func (t CloseRow) Apply(row LedgerRow) (LedgerRow, error) {
 	if why := failing(
 		check{t.From == LedgerIntent || t.From == LedgerStopping, "from"},
 		check{row.State == t.From, "state"},
 		check{row.TaskARN == t.TaskARN, "task"},
+		check{row.Owed == "", "owed"},
 	); why != "" {
 		return ledgerRefusal(t, row, why)
 	}
@@ -380,8 +382,11 @@ type Condemn struct {
 	By       string
 	Why      string
 	Unsealed bool
-	Now      Millis
-	DueAt    Millis // when a sweep sends its message again
+	// Owed is the run whose checkpoint the task's end loses, where that has not been
+	// told; the row owes the telling. Empty: what the row owes stays as it is.
+	Owed  RunID
+	Now   Millis
+	DueAt Millis // when a sweep sends its message again
 }
 
 // Name is "condemn".
@@ -394,6 +399,9 @@ func (t Condemn) ApplyRow(row LedgerRow) (LedgerRow, error) {
 	}
 	row.State, row.Why, row.Unsealed = LedgerStopping, t.Why, t.Unsealed
 	row.DueAt, row.Attempts, row.UpdatedAt = t.DueAt, 0, t.Now
+	if t.Owed != "" {
+		row.Owed = t.Owed
+	}
 	return row, nil
 }
 
@@ -451,4 +459,7 @@ type SandboxTransactions interface {
 	// deleted under CheckSandbox (without By it must only not name the instance, and
 	// stays). Refusals as for Launch.
 	Condemn(ctx context.Context, t Condemn) error
+	// MoveDebt carries out t in one transaction: the run by ApplyRun, the row by
+	// ApplyRow. Refusals as for Launch, but that the run shows what has landed.
+	MoveDebt(ctx context.Context, t MoveDebt) error
 }

@@ -97,7 +97,10 @@ type Sweep struct {
 	Provider  string // whose tasks it audits
 	Cluster   string // in which it audits
 	StopLeaks bool   // whether an audit has leaked tasks stopped; otherwise it reports them
-	Logger    *slog.Logger
+	// Checkpoint is the policy of runs that have none of their own; none where it is
+	// CheckpointDefault.
+	Checkpoint CheckpointPolicy
+	Logger     *slog.Logger
 }
 
 // SweepMode says what a sweep does with its decisions.

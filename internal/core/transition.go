@@ -312,18 +312,21 @@ type Finish struct {
 	Reclaim    ReclaimKind
 	ExpiresAt  Millis // when the record may go, unless a mark is still owed then
 	NotBefore  Millis // when a sweep sends the reclaim message again; not before the first was sent
+	Owes       bool   // a checkpoint of its workspace; needs a mark
 }
 
 // Name is "finish".
 func (Finish) Name() string { return "finish" }
 
-// Apply: epoch mine, not terminal, the log ends where the transcript does.
+// Apply: epoch mine, not terminal, the log ends where the transcript does, and only
+// what leaves a mark owes a checkpoint.
 func (t Finish) Apply(r Run) (Run, error) {
 	why := driving(r, t.Epoch)
 	if why == "" {
 		why = failing(
 			check{t.Status.Terminal(), "status"},
 			check{r.LogEnd == t.Transcript.Bytes, "log-end"},
+			check{!t.Owes || t.Reclaim != ReclaimNone, "owes"},
 		)
 	}
 	if why != "" {
@@ -335,6 +338,9 @@ func (t Finish) Apply(r Run) (Run, error) {
 	r.Reclaim, r.ExpiresAt = t.Reclaim, 0
 	if t.Reclaim == ReclaimNone {
 		r.ExpiresAt = t.ExpiresAt
+	}
+	if t.Owes {
+		r.Checkpoint = RunCheckpoint{State: CheckpointOwed}
 	}
 	r.Row, r.DueAt, r.ReclaimSince = RowNone, 0, 0
 	if t.Reclaim != ReclaimNone {
@@ -461,9 +467,14 @@ type ReclaimDone struct {
 // Name is "reclaim done".
 func (ReclaimDone) Name() string { return "reclaim done" }
 
-// Apply: the reclaim row, the instance as read.
+// Apply: the reclaim row, the instance as read, and no checkpoint owed: the mark is
+// what leads to one (I5).
 func (t ReclaimDone) Apply(r Run) (Run, error) {
-	if why := marked(r, t.Instance); why != "" {
+	why := marked(r, t.Instance)
+	if why == "" {
+		why = failing(check{!r.Checkpoint.Owes(), "owes-checkpoint"})
+	}
+	if why != "" {
 		return refusal(t, r, why)
 	}
 	r.Row, r.DueAt, r.ReclaimOutcome, r.ExpiresAt = RowNone, 0, t.Outcome, t.ExpiresAt

@@ -58,6 +58,10 @@ func terminalRun() core.Run {
 	return changed(attachedRun(), func(r *core.Run) { r.Status, r.Row, r.DueAt, r.AttachedUntil = core.Completed, core.RowReclaim, 200, 0 })
 }
 
+func owingRun(state core.CheckpointState) core.Run {
+	return changed(terminalRun(), func(r *core.Run) { r.Checkpoint.State = state })
+}
+
 func cancelledRun() core.Run {
 	return changed(attachedRun(), func(r *core.Run) { r.Row, r.CancelRequested = core.RowCancel, 40 })
 }
@@ -78,6 +82,7 @@ var (
 	hint       = core.Hint{TaskARN: "arn", TaskStoppedAt: 80, Row: core.RowLapse, DueAt: 100, Lapse: 95}
 	reclaimed  = core.ReclaimDone{Instance: "i", Outcome: core.ReclaimDestroyed}
 	postponed  = core.ReclaimLater{Instance: "i", Outcome: core.ReclaimHeld, NotBefore: 300, Attempts: 1}
+	noted      = core.NoteCheckpoint{From: core.CheckpointOwed, Checkpoint: core.RunCheckpoint{State: core.CheckpointDone, ID: "c"}}
 	named      = core.NameInstance{Epoch: 3, Old: "i", Instance: "new", Key: "k"}
 	hold       = core.SetHold{Hold: core.Hold{Until: 900, By: "b", Why: "w"}}
 	unlaunched = changed(attachedRun(), func(r *core.Run) { r.TaskARN = "" })
@@ -149,6 +154,14 @@ func TestRunTransitionsRefuse(t *testing.T) {
 		{"hold of a run whose sandbox is gone", hold, changed(terminalRun(), func(r *core.Run) { r.Row = core.RowNone }), "reclaimed"},
 		{"extend of an ended run", core.SetTTL{Seconds: 61}, terminalRun(), "not-running"},
 		{"extend of a run whose end is decided", core.SetTTL{Seconds: 61}, changed(detachedRun(), ending), "ending"},
+		{"finish that owes a checkpoint and leaves no mark", changed(finish, func(f *core.Finish) { f.Owes = true }), attachedRun(), "owes"},
+		{"reclaim done of a run whose checkpoint is owed", reclaimed, owingRun(core.CheckpointOwed), "owes-checkpoint"},
+		{"reclaim done of a run whose checkpoint failed", reclaimed, owingRun(core.CheckpointFailed), "owes-checkpoint"},
+		{"note checkpoint of a run that has not ended", noted, attachedRun(), "not-terminal"},
+		{"note checkpoint that another has noted", noted, owingRun(core.CheckpointFailed), "checkpoint"},
+		{"note checkpoint of one that is lost", core.NoteCheckpoint{From: core.CheckpointLost, Checkpoint: noted.Checkpoint}, owingRun(core.CheckpointLost), "settled"},
+		{"note checkpoint of none", core.NoteCheckpoint{Checkpoint: noted.Checkpoint}, terminalRun(), "settled"},
+		{"note checkpoint as not owed", core.NoteCheckpoint{From: core.CheckpointOwed}, owingRun(core.CheckpointOwed), "state"},
 		{"name instance over another's", named, changed(unlaunched, func(r *core.Run) { r.Instance = "other" }), "instance"},
 	})
 }
@@ -350,6 +363,10 @@ func TestLedgerTransitionsRefuse(t *testing.T) {
 		{"close of a running row", core.CloseRow{From: core.LedgerRunning, TaskARN: "arn"}, row(core.LedgerRunning, "arn"), "from"},
 		{"close of a row that moved on", core.CloseRow{From: core.LedgerIntent}, row(core.LedgerStopping, "arn"), "state"},
 		{"close of a row that got a task", core.CloseRow{From: core.LedgerStopping}, row(core.LedgerStopping, "arn"), "task"},
+		{"close of a row that owes a checkpoint", core.CloseRow{From: core.LedgerStopping, TaskARN: "arn"}, owing(row(core.LedgerStopping, "arn")), "owed"},
+		{"settle debt of none", core.SettleDebt{}, owing(row(core.LedgerRunning, "arn")), "owed"},
+		{"settle debt of a closed row", core.SettleDebt{Owed: "r"}, owing(row(core.LedgerClosed, "arn")), "state"},
+		{"settle debt of another run", core.SettleDebt{Owed: "other"}, owing(row(core.LedgerRunning, "arn")), "debt"},
 		{"name task of an intent", core.NameTask{TaskARN: "arn"}, row(core.LedgerIntent, ""), "state"},
 		{"name task of a row that has another", core.NameTask{TaskARN: "arn"}, row(core.LedgerStopping, "other"), "task"},
 		{"postpone of a running row", core.Postpone{State: core.LedgerRunning, Attempts: 1}, row(core.LedgerRunning, "arn"), "from"},
@@ -399,9 +416,34 @@ func TestTransactionsRefuse(t *testing.T) {
 	} {
 		checkRefused(t, what, "condemn", c.why, c.t.CheckSandbox(c.s))
 	}
+	move := core.MoveDebt{Run: key("r"), Instance: "i", Outcome: core.ReclaimInUse}
+	for what, c := range map[string]struct {
+		r   core.Run
+		why string
+	}{
+		"a debt of a run that has not ended":       {attachedRun(), "not-terminal"},
+		"a debt of a run that has no mark":         {changed(owingRun(core.CheckpointOwed), func(r *core.Run) { r.Row, r.DueAt = core.RowNone, 0 }), "row"},
+		"a debt of a run that had another sandbox": {changed(owingRun(core.CheckpointOwed), func(r *core.Run) { r.Instance = "other" }), "instance"},
+		"a debt that is paid":                      {owingRun(core.CheckpointDone), "not-owed"},
+	} {
+		_, err := move.ApplyRun(c.r)
+		checkRefused(t, what, "move debt", c.why, err)
+		if move.Landed(c.r) {
+			t.Errorf("%s: taken for its own success", what)
+		}
+	}
+	for _, state := range []core.LedgerState{core.LedgerIntent, core.LedgerStopping, core.LedgerClosed} {
+		_, err := move.ApplyRow(core.LedgerRow{State: state})
+		checkRefused(t, "a debt for a row "+string(state), "move debt", "state", err)
+	}
 	if err := without.CheckSandbox(&core.Sandbox{Instance: "other"}); err != nil {
 		t.Errorf("condemn of a task that no record names: %v", err)
 	}
+}
+
+func owing(row core.LedgerRow) core.LedgerRow {
+	row.Owed = "r"
+	return row
 }
 
 // refusals are the refusals that the tests of this file have met, by type and
@@ -416,7 +458,7 @@ func TestEveryRefusalIsTested(t *testing.T) {
 	TestLedgerTransitionsRefuse(t)
 	TestTransactionsRefuse(t)
 	found := 0
-	for _, file := range []string{"transition.go", "sandbox.go", "operate.go"} {
+	for _, file := range []string{"transition.go", "sandbox.go", "operate.go", "owed.go"} {
 		for op, whys := range conditionsIn(t, file) {
 			for _, why := range whys {
 				if found++; !refusals[[2]string{op, why}] {

@@ -72,6 +72,9 @@ type runRow struct {
 	OnLapse      core.OnLapse     `dynamodbav:"onLapse,omitempty"`
 	PauseSeconds int64            `dynamodbav:"pauseSeconds,omitempty"`
 
+	CheckpointPolicy core.CheckpointPolicy `dynamodbav:"checkpointPolicy,omitempty"`
+	Checkpoint       *checkpointRow        `dynamodbav:"checkpoint,omitempty"`
+
 	ReclaimSince    core.Millis         `dynamodbav:"reclaimSince,omitempty"`
 	ReclaimAttempts int                 `dynamodbav:"reclaimAttempts,omitempty"`
 	ReclaimOutcome  core.ReclaimOutcome `dynamodbav:"reclaimOutcome,omitempty"`
@@ -118,6 +121,14 @@ type holdRow struct {
 	By    string      `dynamodbav:"by"`
 	Why   string      `dynamodbav:"why"`
 	ID    string      `dynamodbav:"id"`
+}
+
+type checkpointRow struct {
+	State    core.CheckpointState `dynamodbav:"state"`
+	ID       core.CheckpointID    `dynamodbav:"id"`
+	Why      string               `dynamodbav:"why"`
+	Tries    int                  `dynamodbav:"tries"`
+	FailedAt core.Millis          `dynamodbav:"failedAt"`
 }
 
 type segmentRow struct {
@@ -175,6 +186,7 @@ type ledgerRow struct {
 	Why         string           `dynamodbav:"why,omitempty"`
 	Unsealed    bool             `dynamodbav:"unsealed,omitempty"`
 	Missing     core.Millis      `dynamodbav:"missing,omitempty"`
+	Owed        core.RunID       `dynamodbav:"owed,omitempty"`
 	UpdatedAt   core.Millis      `dynamodbav:"updatedAt,omitempty"`
 	ExpiresAt   int64            `dynamodbav:"expiresAt,omitempty"` // seconds; only when closed
 }
@@ -223,13 +235,16 @@ func encodeRun(r core.Run) (item, error) {
 		DetachedSince: r.DetachedSince, InterruptedSince: r.InterruptedSince, CancelRequested: r.CancelRequested,
 		Ending: (*endingRow)(r.Ending), Nonce: r.Nonce, Sealed: (*sealedRow)(r.Sealed),
 		LogEnd: r.LogEnd, LogOmitted: r.LogOmitted, LogHash: r.LogHash, LogTail: r.LogTail, Transcript: (*transcriptRow)(r.Transcript),
-		TTLSeconds: r.TTLSeconds, Reclaim: r.Reclaim, OnLapse: r.OnLapse, PauseSeconds: r.PauseSeconds,
+		TTLSeconds: r.TTLSeconds, Reclaim: r.Reclaim, OnLapse: r.OnLapse, PauseSeconds: r.PauseSeconds, CheckpointPolicy: r.CheckpointPolicy,
 		ReclaimSince: r.ReclaimSince, ReclaimAttempts: r.ReclaimAttempts, ReclaimOutcome: r.ReclaimOutcome,
 		KeepUntil: r.ExpiresAt, ExpiresAt: ttl(r.ExpiresAt),
 		TaskStoppedAt: r.TaskStoppedAt, ExitedAt: r.ExitedAt, ThreadKey: threadKey(r.Tenant, r.Thread),
 	}
 	if r.Hold != (core.Hold{}) {
 		row.Hold = new(holdRow(r.Hold))
+	}
+	if r.Checkpoint != (core.RunCheckpoint{}) {
+		row.Checkpoint = new(checkpointRow(r.Checkpoint))
 	}
 	if err := checkPlace(r.Row, r.DueAt, r.DetachedSince); err != nil {
 		return nil, err
@@ -288,13 +303,19 @@ func decodeRun(it item) (core.Run, error) {
 		DetachedSince: row.DetachedSince, InterruptedSince: row.InterruptedSince, CancelRequested: row.CancelRequested,
 		Ending: (*core.Ending)(row.Ending), Nonce: row.Nonce, Sealed: (*core.Sealed)(row.Sealed),
 		LogEnd: row.LogEnd, LogOmitted: row.LogOmitted, LogHash: row.LogHash, LogTail: row.LogTail, Transcript: (*core.Transcript)(row.Transcript),
-		TTLSeconds: row.TTLSeconds, Reclaim: row.Reclaim, OnLapse: row.OnLapse, PauseSeconds: row.PauseSeconds,
+		TTLSeconds: row.TTLSeconds, Reclaim: row.Reclaim, OnLapse: row.OnLapse, PauseSeconds: row.PauseSeconds, CheckpointPolicy: row.CheckpointPolicy,
 		ReclaimSince: row.ReclaimSince, ReclaimAttempts: row.ReclaimAttempts, ReclaimOutcome: row.ReclaimOutcome,
 		ExpiresAt:     row.KeepUntil,
 		TaskStoppedAt: row.TaskStoppedAt, ExitedAt: row.ExitedAt,
 	}
 	if row.Hold != nil {
 		r.Hold = core.Hold(*row.Hold)
+	}
+	if row.Checkpoint != nil {
+		r.Checkpoint = core.RunCheckpoint(*row.Checkpoint)
+	}
+	if !slices.Contains(core.CheckpointStates, r.Checkpoint.State) {
+		return core.Run{}, fmt.Errorf("parse run item %s: checkpoint %q, want one of %q", row.PK, r.Checkpoint.State, core.CheckpointStates)
 	}
 	return r, nil
 }
@@ -394,7 +415,7 @@ func encodeLedger(r core.LedgerRow) (item, error) {
 	row := ledgerRow{
 		head: head{rowPK(r.Instance), skRow, version}, Instance: r.Instance, Key: r.Key, Provider: r.Provider,
 		Tenant: r.Tenant, Run: r.Run, State: r.State, LaunchUntil: r.LaunchUntil, TaskARN: r.TaskARN,
-		Cluster: r.Cluster, Attempts: r.Attempts, Why: r.Why, Unsealed: r.Unsealed, Missing: r.Missing, UpdatedAt: r.UpdatedAt,
+		Cluster: r.Cluster, Attempts: r.Attempts, Why: r.Why, Unsealed: r.Unsealed, Missing: r.Missing, Owed: r.Owed, UpdatedAt: r.UpdatedAt,
 	}
 	if r.DueAt != 0 {
 		row.DueShard, row.DueAt = new(shard(row.PK)), r.DueAt
@@ -428,7 +449,7 @@ func decodeLedger(it item) (core.LedgerRow, error) {
 	return core.LedgerRow{
 		Instance: row.Instance, Key: row.Key, Provider: row.Provider, Tenant: row.Tenant, Run: row.Run, State: row.State,
 		LaunchUntil: row.LaunchUntil, TaskARN: row.TaskARN, Cluster: row.Cluster, DueAt: row.DueAt,
-		Attempts: row.Attempts, Why: row.Why, Unsealed: row.Unsealed, Missing: row.Missing, UpdatedAt: row.UpdatedAt,
+		Attempts: row.Attempts, Why: row.Why, Unsealed: row.Unsealed, Missing: row.Missing, Owed: row.Owed, UpdatedAt: row.UpdatedAt,
 	}, nil
 }
 

@@ -127,6 +127,9 @@ func (s *Transactions) condemnItems(t core.Condemn) ([]types.TransactWriteItem, 
 	ledger.need(expression.Name("state").In(expression.Value(core.LedgerIntent), expression.Value(core.LedgerRunning)))
 	stopRow(ledger, t.Why, t.Now, t.DueAt)
 	ledger.set("unsealed", t.Unsealed)
+	if t.Owed != "" {
+		ledger.set("owed", t.Owed)
+	}
 	row, err := ledger.part(s.sandboxes, key(rowPK(t.Instance), skRow))
 	if err != nil {
 		return nil, err
@@ -178,6 +181,63 @@ func judgeCondemn(images map[int]item, t core.Condemn) error {
 		return err
 	}
 	return unless(false)
+}
+
+// MoveDebt lets the ledger row owe what the run owed, in one transaction.
+func (s *Transactions) MoveDebt(ctx context.Context, t core.MoveDebt) error {
+	items, err := s.debtItems(t)
+	if err == nil {
+		err = s.transact(ctx, items, func(images map[int]item) error { return judgeDebt(images, t) })
+	}
+	return wrapUnlessRefused(err, "move debt of run %s", t.Run)
+}
+
+// The actions of a debt's move, by index.
+const (
+	debtRun = iota
+	debtRow
+)
+
+func (s *Transactions) debtItems(t core.MoveDebt) ([]types.TransactWriteItem, error) {
+	owing := newChange(runPK(t.Run))
+	owing.need(over(), stands(core.RowReclaim), is("instanceId", t.Instance), owes())
+	owing.set("reclaimOutcome", t.Outcome)
+	owing.set("checkpoint.state", core.CheckpointMoved)
+	owing.settle()
+	owing.keep(t.ExpiresAt)
+	run, err := owing.part(s.runs, key(runPK(t.Run), skRun))
+	if err != nil {
+		return nil, err
+	}
+	ledger := newChange(rowPK(t.Instance))
+	ledger.need(is("state", core.LedgerRunning))
+	ledger.set("owed", t.Run.Run)
+	ledger.set("updatedAt", t.Now)
+	row, err := ledger.part(s.sandboxes, key(rowPK(t.Instance), skRow))
+	return []types.TransactWriteItem{debtRun: run, debtRow: row}, err
+}
+
+// judgeDebt tells what a cancelled move means. The run comes first: it alone shows
+// that this very move has landed.
+func judgeDebt(images map[int]item, t core.MoveDebt) error {
+	if image, ok := images[debtRun]; ok {
+		r, err := decodeRun(image)
+		if err != nil {
+			return err
+		}
+		if _, err = t.ApplyRun(r); err == nil || t.Landed(r) {
+			return unless(t.Landed(r))
+		}
+		return err
+	}
+	row, err := decodeLedger(images[debtRow])
+	if err != nil {
+		return err
+	}
+	if _, err = t.ApplyRow(row); err == nil {
+		return unless(false)
+	}
+	return err
 }
 
 // transact sends a transaction; judge tells what its failed conditions mean.

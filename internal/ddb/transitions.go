@@ -44,7 +44,7 @@ func runChange(key core.RunKey, t core.Transition) (*change, error) {
 	case core.Hint:
 		hint(c, t)
 	case core.ReclaimDone:
-		c.need(over(), stands(core.RowReclaim), is("instanceId", t.Instance))
+		c.need(over(), stands(core.RowReclaim), is("instanceId", t.Instance), owes().Not())
 		c.set("reclaimOutcome", t.Outcome)
 		c.settle()
 		c.keep(t.ExpiresAt)
@@ -57,6 +57,8 @@ func runChange(key core.RunKey, t core.Transition) (*change, error) {
 		nameInstance(c, t)
 	case core.SetHold:
 		setHold(c, t)
+	case core.NoteCheckpoint:
+		noteCheckpoint(c, t)
 	case core.SetTTL:
 		c.need(is("status", core.Running), gone("ending"))
 		c.set("ttlSeconds", t.Seconds)
@@ -142,6 +144,12 @@ func finish(c *change, t core.Finish) {
 	c.update = c.update.Set(expression.Name("transcript"), expression.Value(transcriptRow(t.Transcript)))
 	c.set("reclaimKind", t.Reclaim)
 	c.remove("claimUntil", "attachedUntil")
+	if t.Owes {
+		c.set("checkpoint", checkpointRow{State: core.CheckpointOwed})
+	}
+	if t.Owes && t.Reclaim == core.ReclaimNone {
+		c.never()
+	}
 	if t.Reclaim == core.ReclaimNone {
 		c.remove("reclaimSince")
 		c.settle()
@@ -188,6 +196,19 @@ func nameInstance(c *change, t core.NameInstance) {
 	c.set("sandboxKey", t.Key)
 	c.set("provider", t.Provider)
 	c.set("cluster", t.Cluster)
+}
+
+// owes is the condition that a run's mark must stay for its checkpoint.
+func owes() expression.ConditionBuilder {
+	return expression.Name("checkpoint.state").In(expression.Value(core.CheckpointOwed), expression.Value(core.CheckpointFailed))
+}
+
+func noteCheckpoint(c *change, t core.NoteCheckpoint) {
+	c.need(over(), is("checkpoint.state", t.From), owes().Or(is("checkpoint.state", core.CheckpointMoved)))
+	if t.Checkpoint.State == core.CheckpointNotOwed {
+		c.never()
+	}
+	c.set("checkpoint", checkpointRow(t.Checkpoint))
 }
 
 func setHold(c *change, t core.SetHold) {
@@ -258,6 +279,10 @@ func ledgerChange(id core.InstanceID, t core.LedgerTransition) (*change, error) 
 		c.need(is("state", core.LedgerStopping), gone("taskArn"))
 		c.set("taskArn", t.TaskARN)
 		c.set("updatedAt", t.Now)
+	case core.SettleDebt:
+		c.need(there("owed"), is("owed", t.Owed), expression.Name("state").NotEqual(expression.Value(core.LedgerClosed)))
+		c.remove("owed")
+		c.set("updatedAt", t.Now)
 	case core.Postpone:
 		c.need(is("state", t.State), is("attempts", t.Attempts))
 		if t.State != core.LedgerIntent && t.State != core.LedgerStopping {
@@ -282,7 +307,7 @@ func stopRow(c *change, why string, now, dueAt core.Millis) {
 }
 
 func closeRow(c *change, t core.CloseRow) {
-	c.need(is("state", t.From), is("taskArn", t.TaskARN))
+	c.need(is("state", t.From), is("taskArn", t.TaskARN), gone("owed"))
 	if t.From != core.LedgerIntent && t.From != core.LedgerStopping {
 		c.never()
 	}

@@ -142,10 +142,13 @@ func TestEveryTransitionIsOneConditionalRequest(t *testing.T) {
 		{core.Release{Epoch: 4}, open + " AND (driverEpoch = 4)"},
 		{core.Append{Epoch: 4, From: 5, End: 5}, open + " AND (driverEpoch = 4) AND (attribute_not_exists (sealed)) AND (logEnd = 5)"},
 		{core.Finish{Epoch: 4, Nonce: "n", Now: 8, Status: core.Completed, Transcript: core.Transcript{Bytes: 5}}, open + " AND (driverEpoch = 4) AND (logEnd = 5)"},
+		{core.Finish{Epoch: 4, Now: 8, Status: core.Completed, Owes: true, Reclaim: core.ReclaimEnd, NotBefore: 9}, open + " AND (driverEpoch = 4) AND (attribute_not_exists (logEnd))"},
 		{core.RequestCancel{Now: 9, Row: core.RowDetached}, open + " AND (attribute_exists (detachedShard))"},
 		{core.Hint{TaskARN: "a", TaskStoppedAt: 8, Row: core.RowLapse, DueAt: 9, Lapse: 8}, open + " AND (taskArn = a) AND (dueKind = lapse) AND (dueAt = 9)"},
 		{core.Hint{ExitedAt: 8, Row: core.RowNone}, open + " AND (attribute_not_exists (taskArn)) AND (" + row + ") AND (attribute_not_exists (dueAt))"},
-		{core.ReclaimDone{Instance: "i", Outcome: core.ReclaimDestroyed}, over},
+		{core.ReclaimDone{Instance: "i", Outcome: core.ReclaimDestroyed}, over + " AND NOT (checkpoint.state IN (owed, failed))"},
+		{core.NoteCheckpoint{From: core.CheckpointMoved, Checkpoint: core.RunCheckpoint{State: core.CheckpointDone}},
+			"(status IN (completed, failed, aborted)) AND (checkpoint.state = moved) AND ((checkpoint.state IN (owed, failed)) OR (checkpoint.state = moved))"},
 		{core.ReclaimLater{Instance: "i", NotBefore: 9}, over},
 		{core.NameInstance{Epoch: 4, Old: "o", Instance: "i", Key: "k"}, "(status = running) AND (driverEpoch = 4) AND (attribute_not_exists (taskArn)) AND (instanceId = o)"},
 		{core.SetHold{Hold: core.Hold{Until: 9}}, "(" + open + " OR (attribute_exists (detachedShard)) OR (attribute_exists (dueShard)) OR (reclaimOutcome = idle))"},
@@ -200,8 +203,9 @@ func TestEveryWriteOfASandboxIsOneConditionalRequest(t *testing.T) {
 		{"unmark, due later", "key#k", mine + " AND (attribute_exists (dueShard))", sandboxWrite(core.Unmark{Instance: "i", By: "a", DueAt: 9})},
 		{"mark idle", "key#k", mine, sandboxWrite(core.MarkIdle{Instance: "i", By: "a", Since: 8, DueAt: 9})},
 		{"stop launch", "task#i", "(v = 1) AND (state = intent)", rowWrite(core.StopLaunch{DueAt: 9})},
-		{"close row", "task#i", "(v = 1) AND (state = stopping) AND (taskArn = t)", rowWrite(core.CloseRow{From: core.LedgerStopping, TaskARN: "t"})},
-		{"close a row that never had a task", "task#i", "(v = 1) AND (state = intent) AND (attribute_not_exists (taskArn))", rowWrite(core.CloseRow{From: core.LedgerIntent})},
+		{"close row", "task#i", "(v = 1) AND (state = stopping) AND (taskArn = t) AND (attribute_not_exists (owed))", rowWrite(core.CloseRow{From: core.LedgerStopping, TaskARN: "t"})},
+		{"settle debt", "task#i", "(v = 1) AND (attribute_exists (owed)) AND (owed = r) AND (state <> closed)", rowWrite(core.SettleDebt{Owed: "r"})},
+		{"close a row that never had a task", "task#i", "(v = 1) AND (state = intent) AND (attribute_not_exists (taskArn)) AND (attribute_not_exists (owed))", rowWrite(core.CloseRow{From: core.LedgerIntent})},
 		{"name task", "task#i", "(v = 1) AND (state = stopping) AND (attribute_not_exists (taskArn))", rowWrite(core.NameTask{TaskARN: "t"})},
 		{"postpone", "task#i", "(v = 1) AND (state = intent) AND (attempts = 2)", rowWrite(core.Postpone{State: core.LedgerIntent, Attempts: 2, DueAt: 9})},
 		{"count ends", "control", "((attribute_not_exists (pk)) OR (v = 1)) AND (windowStart = 7) AND (count = 2) AND (attribute_not_exists (trippedAt)) AND (attribute_not_exists (quietUntil))",
@@ -289,6 +293,12 @@ func TestTransactionsCarryTheirConditions(t *testing.T) {
 		}, []string{
 			"Update sandboxes task#i row: v = 1 AND state IN intent, running",
 			"Delete sandboxes key#k sandbox: v = 1 AND instanceId = i AND reclaiming = a",
+		}},
+		{"move debt", func(ctx context.Context, c *dynamodb.Client) error {
+			return ddb.NewTransactions(c, "runs", "sandboxes").MoveDebt(ctx, core.MoveDebt{Run: core.RunKey{Tenant: "a", Run: "r"}, Instance: "i"})
+		}, []string{
+			"Update runs a#r run: v = 1 AND status IN completed, failed, aborted AND dueKind = reclaim AND instanceId = i AND checkpoint.state IN owed, failed",
+			"Update sandboxes task#i row: v = 1 AND state = running",
 		}},
 		{"condemn, no record", func(ctx context.Context, c *dynamodb.Client) error {
 			return ddb.NewTransactions(c, "runs", "sandboxes").Condemn(ctx, core.Condemn{Instance: "i", Key: "k", DueAt: 9})

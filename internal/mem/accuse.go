@@ -28,7 +28,11 @@ func (s *Store) accuseRun(op string, before, after core.Run) {
 	}
 	if before.Status.Terminal() {
 		need(reflect.DeepEqual(unmarked(before), unmarked(after)), "an ended run changes in its reclaim mark only (I4)")
+		need(!before.Checkpoint.Settled() || after.Checkpoint == before.Checkpoint, "what became of a checkpoint is final (I5)")
+		need(before.Checkpoint.State != core.CheckpointNotOwed || after.Checkpoint.State == core.CheckpointNotOwed, "a checkpoint is owed from the end on (I4)")
 	}
+	need(after.Status.Terminal() || after.Checkpoint == before.Checkpoint, "a checkpoint is owed by the end of a run (I4)")
+	need(!after.Checkpoint.Owes() || after.Row == core.RowReclaim, "a checkpoint that is owed keeps the mark (I5)")
 	host := slices.Contains([]string{"attach", "renew", "interrupt"}, op)
 	need(before.DetachedSince == 0 || after.DetachedSince != 0 || host, "detachedSince is cleared by a host only (I9)")
 	need(before.CancelRequested == 0 || after.CancelRequested == before.CancelRequested, "a cancel is never taken back (I9)")
@@ -50,6 +54,7 @@ func (s *Store) accuseRun(op string, before, after core.Run) {
 func unmarked(r core.Run) core.Run {
 	r.Hold = core.Hold{}
 	r.Row, r.DueAt, r.ReclaimAttempts, r.ReclaimOutcome, r.ExpiresAt = "", 0, 0, "", 0
+	r.Checkpoint = core.RunCheckpoint{}
 	return r
 }
 
@@ -68,6 +73,7 @@ func (s *Store) accuseRow(op string, before, after core.LedgerRow) {
 	open := after.State == core.LedgerIntent || after.State == core.LedgerStopping
 	need(open == (after.DueAt != 0), "a row is due while intent or stopping (I15)")
 	need(after.State != core.LedgerIntent || after.LaunchUntil != 0, "a launch has a deadline (I6)")
+	need(after.State != core.LedgerClosed || after.Owed == "", "a row is closed once what it owes is stored or told as lost (I5)")
 	need(after.State != core.LedgerClosed || before.State == core.LedgerStopping || before.TaskARN == "",
 		"a row with a task is closed from stopping only (I6)")
 }

@@ -71,6 +71,7 @@ func checkStatus(c checker, r core.Run) {
 	c.need(r.ClaimUntil == 0 && r.AttachedUntil == 0, "an ended run has no driver (I4)")
 	c.need((r.Reclaim == core.ReclaimNone) == (r.ReclaimSince == 0), "the mark is written with the end (I4)")
 	c.need(r.Row == core.RowNone || r.Reclaim != core.ReclaimNone, "a reclaim row without a kind (I4)")
+	c.need(!r.Checkpoint.Owes() || r.Row == core.RowReclaim, "a checkpoint is owed, and nothing leads to it (I5)")
 	c.need(r.Reclaim == core.ReclaimNone || r.Row == core.RowReclaim || r.ReclaimOutcome != "", "a mark went without an outcome (I4)")
 	if r.Transcript != nil {
 		sum, err := core.LogSHA256(r)
@@ -117,6 +118,7 @@ func (s *Store) checkRow(c checker, row core.LedgerRow) {
 	c.t.Helper()
 	open := row.State == core.LedgerIntent || row.State == core.LedgerStopping
 	c.need(open == (row.DueAt != 0), "a row is due exactly while intent or stopping (I15)")
+	c.need(row.Owed == "" || row.State == core.LedgerRunning || row.State == core.LedgerStopping, "a row that serves no task owes a checkpoint (I5)")
 	serves := s.boxes[row.Key].Instance == row.Instance
 	c.need((row.State == core.LedgerRunning) == serves, "a row is running exactly while an instance record names it (I6)")
 	c.need(row.State != core.LedgerRunning || row.TaskARN != "", "a running row has no task (I6)")

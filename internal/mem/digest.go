@@ -25,12 +25,13 @@ var (
 		"run task": {"fleet"}, "stop task": {"fleet"}, "start agent": {"fleet"}, "terminate": {"fleet"}, "remove journals": {"fleet"},
 		"send reclaim jobs": {}, "audit": {}, "put blob": {"blobs"}, "note": {"notes"}, "move cursor": {"cursors"}, "take budget": {"taken"},
 		"mark reclaiming": {"boxes"}, "unmark": {"boxes"}, "mark idle": {"boxes"},
-		"put intent": {"rows"}, "stop launch": {"rows"}, "close row": {"rows"}, "name task": {"rows"}, "postpone": {"rows"},
+		"put intent": {"rows"}, "stop launch": {"rows"}, "close row": {"rows"}, "name task": {"rows"}, "postpone": {"rows"}, "settle debt": {"rows"},
 		"create run": {"runs"}, "renew": {"runs"}, "detach": {"runs"}, "lapse": {"runs"}, "cancel due": {"runs"},
 		"attach": {"runs"}, "claim": {"runs"}, "release": {"runs"}, "append": {"runs", "segments"}, "finish": {"runs"},
 		"interrupt": {"runs"}, "cancel": {"runs"}, "hint": {"runs"}, "reclaim done": {"runs"}, "reclaim later": {"runs"},
 		"name instance": {"runs"}, "hold": {"runs"}, "extend": {"runs"},
-		"launched": {"rows", "boxes", "runs"}, "condemn": {"rows", "boxes"},
+		"note checkpoint": {"runs"},
+		"launched":        {"rows", "boxes", "runs"}, "condemn": {"rows", "boxes"}, "move debt": {"runs", "rows"},
 		"freeze": {"control"}, "thaw": {"control"}, "set mode": {"control"}, "count ends": {"control"},
 	}
 )

@@ -173,6 +173,34 @@ func (p *Process) Condemn(ctx context.Context, t core.Condemn) error {
 	})
 }
 
+// MoveDebt carries out t, all or nothing.
+func (p *Process) MoveDebt(ctx context.Context, t core.MoveDebt) error {
+	return p.transact(ctx, t.Name(), func(s *Store) error {
+		before, err := s.run(t.Run)
+		if err != nil {
+			return err
+		}
+		after, err := t.ApplyRun(clone(before))
+		if err != nil {
+			return unless(t.Landed(before), err)
+		}
+		row, err := s.row(t.Instance)
+		if err != nil {
+			return err
+		}
+		moved, err := t.ApplyRow(row)
+		if err != nil {
+			return err
+		}
+		s.accuseRow(t.Name(), row, moved)
+		s.accuseRun(t.Name(), before, after)
+		s.setRun(after)
+		s.setRow(moved)
+		p.wrote("move debt " + t.Run.String())
+		return nil
+	})
+}
+
 func (p *Process) transact(ctx context.Context, name string, do func(s *Store) error) error {
 	_, err := get(ctx, p, name, func(s *Store) (struct{}, error) { return struct{}{}, do(s) })
 	return err

@@ -155,6 +155,11 @@ func (s skewed) Condemn(ctx context.Context, t core.Condemn) error {
 	return err
 }
 
+func (s skewed) MoveDebt(ctx context.Context, t core.MoveDebt) error {
+	_, err := sent(s, func() (struct{}, error) { return struct{}{}, s.Process.MoveDebt(ctx, moved(t, s.by)) })
+	return err
+}
+
 func (s skewed) Control(ctx context.Context) (core.Control, error) {
 	c, err := s.Process.Control(ctx)
 	return back(s, c, err)

@@ -159,6 +159,8 @@ func whole(tenant core.TenantID, id core.RunID) core.Run {
 	r.TTLSeconds, r.Hold, r.PauseSeconds = 9, core.Hold{Until: 10, By: "ops", Why: "look"}, 11
 	r.OnLapse, r.ReclaimAttempts, r.ReclaimOutcome = core.LapseCancels, 12, core.ReclaimHeld
 	r.TaskStoppedAt, r.ExitedAt = 13, 14
+	r.CheckpointPolicy = core.CheckpointAlways
+	r.Checkpoint = core.RunCheckpoint{State: core.CheckpointMoved, ID: "c", Why: "größer", Tries: 15, FailedAt: 16}
 	return r
 }
 

@@ -26,6 +26,11 @@ var (
 	kinds     = rapid.SampledFrom([]core.ReclaimKind{core.ReclaimNone, core.ReclaimEnd, core.ReclaimIdle})
 	states    = rapid.SampledFrom([]core.LedgerState{core.LedgerIntent, core.LedgerRunning, core.LedgerStopping, core.LedgerClosed})
 	booleans  = rapid.Bool()
+
+	checkpoints = rapid.SampledFrom([]core.CheckpointState{
+		core.CheckpointNotOwed, core.CheckpointNotOwed, core.CheckpointOwed, core.CheckpointOwed, core.CheckpointFailed, core.CheckpointMoved,
+		core.CheckpointDone, core.CheckpointSuperseded, core.CheckpointLost,
+	})
 )
 
 // as is value itself, nine times in ten, so that most transitions were made by
@@ -114,8 +119,17 @@ func drawParts(rt *rapid.T, r *core.Run) {
 	if booleans.Draw(rt, "logHash") {
 		r.LogHash, r.LogTail = []byte{0, 255, byte(r.LogEnd)}, []byte("tail")
 	}
+	r.CheckpointPolicy = rapid.SampledFrom(core.CheckpointPolicies).Draw(rt, "policy")
+	r.Checkpoint = drawCheckpoint(rt, "checkpoint")
 	if booleans.Draw(rt, "onLapse") {
 		r.OnLapse = core.LapseCancels
+	}
+}
+
+func drawCheckpoint(rt *rapid.T, what string) core.RunCheckpoint {
+	return core.RunCheckpoint{
+		State: checkpoints.Draw(rt, what), ID: core.CheckpointID(texts.Draw(rt, what+" id")), Why: texts.Draw(rt, what+" why"),
+		Tries: rapid.IntRange(0, 1).Draw(rt, what+" tries"), FailedAt: times.Draw(rt, what+" failed"),
 	}
 }
 
@@ -147,6 +161,9 @@ var runTransitions = map[string]drawing[core.Run, core.Transition]{
 		return core.ReclaimDone{Instance: as(rt, "instance", r.Instance, instances), Outcome: outcomes.Draw(rt, "becomes"), ExpiresAt: times.Draw(rt, "expires")}
 	}},
 	"ReclaimLater": {shape: in(core.Completed, core.RowReclaim), draw: drawReclaimLater},
+	"NoteCheckpoint": {shape: in(core.Completed, core.RowReclaim), draw: func(rt *rapid.T, r core.Run) core.Transition {
+		return core.NoteCheckpoint{From: as(rt, "from", r.Checkpoint.State, checkpoints), Checkpoint: drawCheckpoint(rt, "becomes checkpoint")}
+	}},
 	"NameInstance": {shape: live, draw: drawNameInstance},
 	"SetHold": {shape: in(core.Completed, core.RowNone), draw: func(rt *rapid.T, r core.Run) core.Transition {
 		if booleans.Draw(rt, "release") {
@@ -224,6 +241,7 @@ func drawFinish(rt *rapid.T, r core.Run) core.Transition {
 		Epoch: as(rt, "epoch", r.Epoch, epochs), Nonce: as(rt, "mine", r.ClaimNonce, nonces), Now: moments.Draw(rt, "now"),
 		Status:     as(rt, "becomes", core.Failed, statuses),
 		Transcript: core.Transcript{Bytes: as(rt, "log end", r.LogEnd, sizes), SHA256: "00", Complete: booleans.Draw(rt, "whole")},
+		Owes:       booleans.Draw(rt, "a checkpoint"),
 		Reclaim:    kinds.Draw(rt, "owes"), NotBefore: moments.Draw(rt, "notBefore"), ExpiresAt: times.Draw(rt, "expires"),
 	}
 	t.Error = maybe(rt, "with error", func(rt *rapid.T) core.RunError { return core.RunError{Code: "c", Message: texts.Draw(rt, "text")} })
@@ -312,9 +330,12 @@ func drawRow(rt *rapid.T, number int64) core.LedgerRow {
 		Run: core.RunID(texts.Draw(rt, "run")), State: states.Draw(rt, "state"), LaunchUntil: times.Draw(rt, "launchUntil"),
 		TaskARN: tasks.Draw(rt, "task"), Cluster: texts.Draw(rt, "cluster"), DueAt: times.Draw(rt, "dueAt"),
 		Attempts: rapid.IntRange(0, 2).Draw(rt, "attempts"), Why: texts.Draw(rt, "why"), UpdatedAt: times.Draw(rt, "updatedAt"),
-		Missing: times.Draw(rt, "missing"),
+		Missing: times.Draw(rt, "missing"), Owed: debtors.Draw(rt, "owed"),
 	}
 }
+
+// debtors are whose checkpoint a row owes, most often nobody's.
+var debtors = rapid.SampledFrom([]core.RunID{"", "", "r0", "a/b"})
 
 // ledgerTransitions draws each transition of a ledger row.
 var ledgerTransitions = map[string]drawing[core.LedgerRow, core.LedgerTransition]{
@@ -326,6 +347,9 @@ var ledgerTransitions = map[string]drawing[core.LedgerRow, core.LedgerTransition
 			From: as(rt, "from", row.State, states), Why: texts.Draw(rt, "becomes why"), Now: moments.Draw(rt, "now"),
 			TaskARN: as(rt, "task", row.TaskARN, tasks),
 		}
+	}},
+	"SettleDebt": {draw: func(rt *rapid.T, row core.LedgerRow) core.LedgerTransition {
+		return core.SettleDebt{Owed: as(rt, "debtor", row.Owed, debtors), Now: moments.Draw(rt, "now")}
 	}},
 	"NameTask": {shape: condemned, draw: func(rt *rapid.T, row core.LedgerRow) core.LedgerTransition {
 		return core.NameTask{TaskARN: tasks.Draw(rt, "mine"), Now: moments.Draw(rt, "now")}
@@ -376,6 +400,7 @@ func drawLaunched(rt *rapid.T, v trio) core.Launched {
 
 func drawCondemn(rt *rapid.T, v trio) core.Condemn {
 	t := core.Condemn{Instance: v.row.Instance, Key: keyOf(rt, v), Why: texts.Draw(rt, "becomes why"), Now: moments.Draw(rt, "now"), DueAt: moments.Draw(rt, "due")}
+	t.Owed = debtors.Draw(rt, "loses")
 	switch {
 	case booleans.Draw(rt, "some attempt"): // most often not the one that is marked
 		t.By = texts.Draw(rt, "mine")
@@ -383,6 +408,23 @@ func drawCondemn(rt *rapid.T, v trio) core.Condemn {
 		t.By = v.box.Reclaiming
 	}
 	return t
+}
+
+func drawMoveDebt(rt *rapid.T, v trio) core.MoveDebt {
+	return core.MoveDebt{
+		Run: v.run.RunKey, Instance: v.row.Instance, Outcome: outcomes.Draw(rt, "becomes"), Now: moments.Draw(rt, "now"), ExpiresAt: times.Draw(rt, "expires"),
+	}
+}
+
+// indebted brings a trio to where a debt most often moves.
+func indebted(rt *rapid.T, v trio) trio {
+	if booleans.Draw(rt, "as it is") {
+		return v
+	}
+	v.run.Status, v.run.Row, v.run.Instance, v.row.State = core.Completed, core.RowReclaim, v.row.Instance, core.LedgerRunning
+	v.run.Checkpoint.State = core.CheckpointOwed
+	v.run = placed(rt, v.run)
+	return v
 }
 
 // drawControl draws any settings.

@@ -52,6 +52,11 @@ type write struct {
 	done func(t *testing.T, s Stores) bool
 }
 
+func changedRun(r core.Run, change func(r *core.Run)) core.Run {
+	change(&r)
+	return r
+}
+
 // onRun is a write of one run record.
 func onRun(name string, seed core.Run, transition core.Transition) write {
 	return write{
@@ -94,6 +99,8 @@ var repeatable = []write{
 	onRun("interrupt", attached("acme", "r"), core.Interrupt{Epoch: 1, Now: 3000, Until: 9000}),
 	onRun("reclaim done", ended("acme", "r"), core.ReclaimDone{Outcome: core.ReclaimDestroyed}),
 	onRun("reclaim later", ended("acme", "r"), core.ReclaimLater{Outcome: core.ReclaimHeld, NotBefore: 9000, Attempts: 1}),
+	onRun("note checkpoint", changedRun(ended("acme", "r"), func(r *core.Run) { r.Checkpoint.State = core.CheckpointOwed }),
+		core.NoteCheckpoint{From: core.CheckpointOwed, Checkpoint: core.RunCheckpoint{State: core.CheckpointDone, ID: "c"}}),
 	onRun("name instance", attached("acme", "r"), core.NameInstance{Epoch: 1, Instance: "i1", Key: "k"}),
 	{
 		name: "append",
@@ -164,6 +171,34 @@ var repeatable = []write{
 		done: func(t *testing.T, s Stores) bool {
 			got := readTrio(t, s, serving("i1"), "key-i1")
 			return got.row.State == core.LedgerStopping && got.box == nil
+		},
+	},
+	{
+		name: "move debt",
+		seed: func(t *testing.T, s Stores) { seedTrio(t, s, indebtedTo("i1")) },
+		do: func(t *testing.T, s Stores) error {
+			return s.Transactions.MoveDebt(t.Context(), moveOf(indebtedTo("i1")))
+		},
+		done: func(t *testing.T, s Stores) bool {
+			got := readTrio(t, s, indebtedTo("i1"), "key-i1")
+			return got.row.Owed != "" && got.run.Checkpoint.State == core.CheckpointMoved
+		},
+	},
+	{
+		name: "settle debt",
+		seed: func(t *testing.T, s Stores) {
+			row := intent("i1")
+			row.Owed = "r0"
+			must(t, s.Seed.Row(t.Context(), row))
+		},
+		do: func(t *testing.T, s Stores) error {
+			_, err := s.Ledger.UpdateRow(t.Context(), "i1", core.SettleDebt{Owed: "r0", Now: 9000})
+			return err
+		},
+		done: func(t *testing.T, s Stores) bool {
+			row, err := s.Ledger.Row(t.Context(), "i1")
+			must(t, err)
+			return row.Owed == ""
 		},
 	},
 	{

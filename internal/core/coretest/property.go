@@ -173,7 +173,7 @@ func ControlTransitions(t *testing.T, open Open) {
 	})
 }
 
-// RandomTransactions checks Launch and Condemn against core's meaning of them, on
+// RandomTransactions checks Launch, Condemn and MoveDebt against core's meaning of them, on
 // random records.
 func RandomTransactions(t *testing.T, open Open) {
 	t.Run("Launched", func(t *testing.T) {
@@ -200,6 +200,34 @@ func RandomTransactions(t *testing.T, open Open) {
 			return refusal == nil
 		})
 	})
+	t.Run("MoveDebt", func(t *testing.T) {
+		s := open(t)
+		bothAnswers(t, func(rt *rapid.T) bool {
+			before := indebted(rt, drawTrio(rt))
+			move := drawMoveDebt(rt, before)
+			seedTrio(rt, s, before)
+			want, refusal := indebtedTrio(before, move)
+			sameAnswer(rt, s.Transactions.MoveDebt(rt.Context(), move), refusal)
+			equalTrio(rt, readTrio(rt, s, before, keyOf(rt, before)), want)
+			return refusal == nil
+		})
+	})
+}
+
+// indebtedTrio is what core's own rules make of a debt's move.
+func indebtedTrio(before trio, t core.MoveDebt) (trio, error) {
+	run, err := t.ApplyRun(before.run)
+	if err != nil {
+		if t.Landed(before.run) {
+			return before, nil
+		}
+		return before, err
+	}
+	row, err := t.ApplyRow(before.row)
+	if err != nil {
+		return before, err
+	}
+	return trio{run, row, before.box}, nil
 }
 
 // bothAnswers checks a property that tells whether its write was accepted, and that

@@ -64,7 +64,7 @@ func Ledger(t *testing.T, open Open) {
 	t.Run("PutIntent puts a row that is absent, every member", func(t *testing.T) {
 		s := open(t)
 		want := intent("i1")
-		want.TaskARN, want.Attempts, want.Why = "arn:task", 3, "why"
+		want.TaskARN, want.Attempts, want.Why, want.Owed = "arn:task", 3, "why", "r0"
 		got, err := s.Ledger.PutIntent(t.Context(), want)
 		must(t, err)
 		equal(t, "the answer", got, want)

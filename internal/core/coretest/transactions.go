@@ -27,6 +27,8 @@ func Transactions(t *testing.T, open Open) {
 		"Condemn without an attempt leaves another instance's record":  condemnOther,
 		"Condemn that is refused writes nothing":                       condemnRefused,
 		"Condemn of a row that does not exist is not found":            condemnMissing,
+		"MoveDebt lets the row owe what the run owed":                  moveDebt,
+		"MoveDebt that is refused writes nothing":                      moveDebtRefused,
 		"Condemn by many attempts at once lets the marked one through": condemnRace,
 		"Launch and Condemn at once leave either, never both":          launchCondemn,
 	}
@@ -212,6 +214,48 @@ func condemnMissing(t *testing.T, s Stores) {
 	got, err := s.Sandboxes.Sandbox(t.Context(), box.Key)
 	must(t, err)
 	equal(t, "record", got, box)
+}
+
+// indebtedTo is a sandbox whose first run has ended and owes a checkpoint.
+func indebtedTo(id core.InstanceID) trio {
+	v := serving(id)
+	r := ended("acme", "r1")
+	r.Instance, r.TaskARN, r.Checkpoint.State = id, v.run.TaskARN, core.CheckpointOwed
+	v.run = r
+	return v
+}
+
+func moveOf(v trio) core.MoveDebt {
+	return core.MoveDebt{Run: v.run.RunKey, Instance: v.row.Instance, Outcome: core.ReclaimInUse, Now: 4000, ExpiresAt: 9000}
+}
+
+func moveDebt(t *testing.T, s Stores) {
+	before := indebtedTo("i1")
+	seedTrio(t, s, before)
+	for range 2 { // the second is told from a loss
+		must(t, s.Transactions.MoveDebt(t.Context(), moveOf(before)))
+		want, err := indebtedTrio(before, moveOf(before))
+		must(t, err)
+		equalTrio(t, readTrio(t, s, before, "key-i1"), want)
+		equal(t, "owed", want.row.Owed, core.RunID("r1"))
+	}
+}
+
+func moveDebtRefused(t *testing.T, s Stores) {
+	paid, stopping := indebtedTo("i1"), indebtedTo("i1")
+	paid.run.Checkpoint.State = core.CheckpointDone
+	stopping.row.State = core.LedgerStopping
+	for _, tt := range []struct {
+		why    string
+		before trio
+	}{{"not-owed", paid}, {"state", stopping}} {
+		seedTrio(t, s, tt.before)
+		refusedAs(t, s.Transactions.MoveDebt(t.Context(), moveOf(tt.before)), tt.why)
+		equalTrio(t, readTrio(t, s, tt.before, "key-i1"), tt.before)
+	}
+	none := moveOf(paid)
+	none.Run.Run = "none"
+	notFound(t, s.Transactions.MoveDebt(t.Context(), none))
 }
 
 func condemnRace(t *testing.T, s Stores) {
