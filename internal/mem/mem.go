@@ -75,6 +75,10 @@ type Store struct {
 	spoiled  map[core.RunKey]error
 	cursors  map[int]core.Cursor
 	taken    map[core.Millis]int
+	shelf    shelf
+	stamps   map[string]stamp // of blobs
+	leaves   map[string]leave // by a grant's URL
+	objects  int              // counts what was stored, for versions
 
 	version int // counts changes, for the index's lag
 	lag     int
@@ -96,6 +100,9 @@ func New(t testing.TB) *Store {
 		spoiled:  map[core.RunKey]error{},
 		cursors:  map[int]core.Cursor{},
 		taken:    map[core.Millis]int{},
+		shelf:    newShelf(),
+		stamps:   map[string]stamp{},
+		leaves:   map[string]leave{},
 		runLog:   map[core.RunKey][]change[core.IndexEntry]{},
 		boxLog:   map[core.SandboxKey][]change[core.DueSandbox]{},
 		rowLog:   map[core.InstanceID][]change[core.DueSandbox]{},

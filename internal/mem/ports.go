@@ -18,7 +18,7 @@ func (p *Process) PutBlob(ctx context.Context, key string, data []byte) error {
 			}
 			return nil
 		}
-		s.blobs[key] = slices.Concat([]byte{}, data)
+		s.keep(key, data)
 		p.wrote("put blob " + key)
 		return nil
 	})
