@@ -34,7 +34,7 @@ const (
 	// and gives 6 MB, and a root goes as base64.
 	MaxBody = 5_900_000
 	// MaxPack is the longest stored pack or layer, bytes.
-	MaxPack = 64 << 20
+	MaxPack = 256 << 20
 )
 
 // Pack names an immutable object of a thread: a pack or a layer.
