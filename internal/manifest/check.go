@@ -22,6 +22,9 @@ type CheckOptions struct {
 	RefuseTwins bool
 	// MaxEntries and MaxBytes, if not zero, are the caller's limits for the tree.
 	MaxEntries, MaxBytes int64
+	// MaxLayers, if not zero, is how many stored bytes all layers may have together:
+	// entries that others override are read too, and are in no count.
+	MaxLayers int64
 }
 
 // Check refuses, with *RefusedError, a root with its merged tree if a reader must
@@ -41,7 +44,7 @@ func CheckWith(r Root, merged iter.Seq2[Entry, error], options CheckOptions) err
 	if err := c.owners(); err != nil {
 		return err
 	}
-	if err := c.limits(r.Counts); err != nil {
+	if err := c.limits(); err != nil {
 		return err
 	}
 	for e, err := range merged {
@@ -104,10 +107,18 @@ func (c *checker) owners() error {
 
 // limits refuses counts before an entry was read, so that nobody reads more than
 // the caller allows.
-func (c *checker) limits(counts Counts) error {
+func (c *checker) limits() error {
+	counts := c.root.Counts
 	most, bytes := cmp.Or(c.options.MaxEntries, MaxEntries), cmp.Or(c.options.MaxBytes, MaxSize)
 	if n := counts.entries(); n > most || n < 0 || counts.Bytes > bytes {
 		return refuse(TooMuch, "", "%d entries with %d bytes, want at most %d and %d", n, counts.Bytes, most, bytes)
+	}
+	stored := int64(0)
+	for _, layer := range c.root.Layers {
+		stored += layer.Size
+	}
+	if c.options.MaxLayers != 0 && stored > c.options.MaxLayers {
+		return refuse(TooMuch, "", "layers of %d bytes, want at most %d", stored, c.options.MaxLayers)
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ const (
 	MaxPath    = 4096      // bytes of a path
 	MaxName    = 255       // bytes of a segment of a path
 	MaxTarget  = 4096      // bytes of a link's target
-	MaxSize    = 1 << 53   // bytes of a file, and of all files together
+	MaxSize    = 1<<53 - 1 // bytes of a file, and of all files together
 	MaxChunks  = 65536     // chunks of a file
 	MaxXattrs  = 64        // extended attributes of an entry
 	MaxXattr   = 128 << 10 // bytes of an entry's extended attributes, names and values

@@ -20,8 +20,9 @@ const layerMagic = "sklayer"
 // what it cannot compress.
 const maxBlockStored = MaxBlock + 1024
 
+// A single segment states its size, however small it is.
 var zstdEncoder = sync.OnceValue(func() *zstd.Encoder {
-	e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(MaxBlock), zstd.WithLowerEncoderMem(true))
+	e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithSingleSegment(true), zstd.WithLowerEncoderMem(true))
 	if err != nil {
 		panic(fmt.Sprintf("manifest: options of the zstd encoder: %v", err))
 	}

@@ -84,3 +84,26 @@ func compare(t testing.TB, got, want []manifest.Entry) {
 		t.Fatalf("got %d entries, want %d", len(got), len(want))
 	}
 }
+
+// rootOf is a root that fits the tree of the entries.
+func rootOf(t testing.TB, merged ...manifest.Entry) manifest.Root {
+	t.Helper()
+	counts, packs, err := manifest.Summarize(manifest.Entries(merged...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return manifest.Root{
+		Version: manifest.Version, ID: "checkpoint-1", Parent: "checkpoint-0", CreatedAt: 1_700_000_000_000, Packs: packs, Counts: counts,
+		Layers: []manifest.PackRef{{Fence: 3, SHA256: digest(90), Size: 5000}},
+	}
+}
+
+// layersOf encodes lists of entries as layers, and reads them.
+func layersOf(t testing.TB, lists ...[]manifest.Entry) []iter.Seq2[manifest.Entry, error] {
+	t.Helper()
+	layers := make([]iter.Seq2[manifest.Entry, error], len(lists))
+	for i, entries := range lists {
+		layers[i] = manifest.ReadLayer(bytes.NewReader(encodeLayer(t, entries...)))
+	}
+	return layers
+}

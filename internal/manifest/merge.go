@@ -105,3 +105,14 @@ func Rebase(r Root) bool {
 	}
 	return above > 0 && above > r.Layers[0].Size/2
 }
+
+// Entries answers entries that are in memory, as they are.
+func Entries(entries ...Entry) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
+		for _, e := range entries {
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
+}

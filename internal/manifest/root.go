@@ -19,7 +19,7 @@ func EncodeRoot(r Root) ([]byte, error) {
 	b := append([]byte(rootMagic), byte(r.Version))
 	b = appendText(b, r.ID)
 	b = appendText(b, r.Parent)
-	b = appendInt(b, r.CreatedAt)
+	b = appendSigned(b, r.CreatedAt)
 	b = appendTexts(b, owners)
 	b = appendRefs(b, r.Layers, owners)
 	b = appendRefs(b, r.Packs, owners)
@@ -83,7 +83,7 @@ func readRoot(c *cursor) Root {
 	var r Root
 	r.ID = c.text(MaxID)
 	r.Parent = c.text(MaxID)
-	r.CreatedAt = c.number()
+	r.CreatedAt = c.signed()
 	owners := c.texts(MaxPacks, MaxID)
 	used := make([]bool, len(owners)+1)
 	r.Layers = readRefs(c, MaxLayers, owners, used)
@@ -268,8 +268,8 @@ func validateRoot(r Root) error {
 	if r.ID == "" || r.ID == r.Parent {
 		return refuse(BadRoot, "", "id %q with parent %q, want an id of its own", r.ID, r.Parent)
 	}
-	if r.CreatedAt < 0 || r.SkippedMore < 0 {
-		return refuse(BadRoot, "", "a negative time or number")
+	if r.SkippedMore < 0 {
+		return refuse(BadRoot, "", "%d more skipped entries, want none or some", r.SkippedMore)
 	}
 	if err := validateRefs(r); err != nil {
 		return err
