@@ -2,6 +2,7 @@ package manifest_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"iter"
 	"testing"
@@ -73,7 +74,23 @@ func TestLayerRoundTrip(t *testing.T) {
 	compare(t, got, want)
 }
 
-func compare(t testing.TB, got, want []manifest.Entry) {
+// failer is a test, or a property's.
+type failer interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
+func jsonOf(t failer, v any) string {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func compare(t failer, got, want []manifest.Entry) {
 	t.Helper()
 	for i := range min(len(got), len(want)) {
 		if !got[i].Equal(want[i]) {
