@@ -1,5 +1,12 @@
 package core
 
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
 // AgentVariable names the agent binary's absolute path inside a sandbox. Without it the
 // binary is looked for by [AgentName] in the search path, the session's and the
 // container's.
@@ -64,4 +71,40 @@ func ParseAgent(out []byte) (already bool, err error) {
 		return false, incomplete("agent")
 	}
 	return result == "already", a.done()
+}
+
+// ExecJobStarter is the [JobStarter] that runs the agent script by ECS Exec.
+type ExecJobStarter struct {
+	Exec   Executor
+	Format JournalFormat
+}
+
+var _ JobStarter = ExecJobStarter{}
+
+// Start hands the job to the agent. A container without one is [AgentMissing], which is
+// no error; where the sandbox refuses for good the answer is [AgentRefused] beside the
+// reason. Any other error may pass, and the agent may have begun.
+func (s ExecJobStarter) Start(ctx context.Context, target ExecTarget, job AgentJob) (AgentStarted, error) {
+	input, err := json.Marshal(job)
+	if err != nil {
+		return "", fmt.Errorf("start %s %s: %w", job.Kind, job.ID, err)
+	}
+	out, err := s.Exec.Exec(ctx, target, s.Format.AgentScript(), input)
+	if err != nil {
+		return "", fmt.Errorf("start %s %s: %w", job.Kind, job.ID, err)
+	}
+	already, err := ParseAgent(out.Stdout)
+	if e, ok := errors.AsType[*JournalError](err); ok && e.Healing == Configuration {
+		if e.Reason == ReasonAgentMissing {
+			return AgentMissing, nil
+		}
+		return AgentRefused, err
+	}
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("start %s %s: %w", job.Kind, job.ID, err)
+	case already:
+		return AgentRuns, nil
+	}
+	return AgentBegan, nil
 }

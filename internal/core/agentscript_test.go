@@ -1,6 +1,7 @@
 package core_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -144,4 +145,51 @@ func TestAnAgentsAnswerThatIsNotWholeIsNone(t *testing.T) {
 			t.Error("another result is an answer")
 		}
 	})
+}
+
+// answering is an executor whose scripts all print the same.
+type answering struct {
+	stdout string
+	err    error
+	input  []byte
+}
+
+func (a *answering) Exec(_ context.Context, _ core.ExecTarget, _ string, input []byte) (core.ExecResult, error) {
+	a.input = input
+	return core.ExecResult{Stdout: []byte(a.stdout)}, a.err
+}
+
+func TestAStartedJob(t *testing.T) {
+	const end = "\nsandkeeper-journal/1 end\n"
+	unreachable := &core.ExecError{Healing: core.Retry, Reason: "target-not-connected"}
+	tests := []struct {
+		name, stdout string
+		err          error
+		want         core.AgentStarted
+		reason       string
+	}{
+		{"began", "sandkeeper-journal/1 result=started\n" + end, nil, core.AgentBegan, ""},
+		{"runs already", "sandkeeper-journal/1 result=already\n" + end, nil, core.AgentRuns, ""},
+		{"has no agent", "sandkeeper-journal/1 refused=agent-missing healing=configuration\n" + end, nil, core.AgentMissing, ""},
+		{"refuses", "sandkeeper-journal/1 refused=claim-unwritable healing=configuration\n" + end, nil, core.AgentRefused, "claim-unwritable"},
+		{"fails", "sandkeeper-journal/1 refused=agent-failed healing=retry\n" + end, nil, "", "agent-failed"},
+		{"cannot be reached", "", unreachable, "", "target-not-connected"},
+		{"is cut", "sandkeeper-journal/1 result=star", nil, "", "answer-incomplete"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			exec := &answering{stdout: tt.stdout, err: tt.err}
+			job := core.AgentJob{Kind: core.StepCapture, ID: "c", URL: "https://u", Token: "secret", Dir: "/workspace"}
+			got, err := core.ExecJobStarter{Exec: exec, Format: core.DefaultJournal}.Start(t.Context(), core.ExecTarget{}, job)
+			if got != tt.want || (err == nil) != (tt.reason == "") || err != nil && !strings.Contains(err.Error(), tt.reason) {
+				t.Errorf("answered %q, %v; want %q with %q", got, err, tt.want, tt.reason)
+			}
+			if err != nil && strings.Contains(err.Error(), "secret") {
+				t.Errorf("the error tells the token: %v", err)
+			}
+			if want := `{"kind":"capture","id":"c","url":"https://u","token":"secret","dir":"/workspace"}`; string(exec.input) != want {
+				t.Errorf("the agent got %s, want %s", exec.input, want)
+			}
+		})
+	}
 }
