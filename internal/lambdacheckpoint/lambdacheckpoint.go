@@ -1,0 +1,91 @@
+// Package lambdacheckpoint reaches the checkpoint function: its operations by a
+// synchronous invocation, and its URL for agents. Its rule: an answer counts only if the
+// function itself gave it, and a step that was asked for is asked for again, never
+// assumed.
+package lambdacheckpoint
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/lambda"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+type client interface {
+	Invoke(context.Context, *lambda.InvokeInput, ...func(*lambda.Options)) (*lambda.InvokeOutput, error)
+}
+
+// Caller invokes the function.
+type Caller struct {
+	Lambda   client
+	Function string        // name or ARN
+	Timeout  time.Duration // of one call, the way there and back included
+}
+
+var _ client = (*lambda.Client)(nil)
+
+// RefusedError is the function's refusal of a call. Nothing has changed.
+type RefusedError struct {
+	Operation string
+	Code      string `json:"code"` // short, lower-case with hyphens
+	Message   string `json:"message"`
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("checkpoint function: %s: %s: %s", e.Operation, e.Code, e.Message)
+}
+
+// Call makes one call of an operation: request and answer are in JSON as the function
+// documents them. A refusal is a *[RefusedError]; any other error leaves open whether
+// the call was carried out, and it may be made again.
+func (c *Caller) Call(ctx context.Context, operation string, request, answer any) error {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	payload, err := json.Marshal(map[string]any{operation: request})
+	if err != nil {
+		return fmt.Errorf("call %s: %w", c.Function, err)
+	}
+	out, err := c.Lambda.Invoke(ctx, &lambda.InvokeInput{FunctionName: &c.Function, Payload: payload})
+	if err != nil {
+		return fmt.Errorf("call %s: %w", c.Function, err)
+	}
+	if out.FunctionError != nil {
+		return fmt.Errorf("call %s: function error %s: %.300s", c.Function, *out.FunctionError, out.Payload)
+	}
+	return c.read(operation, out.Payload, answer)
+}
+
+func (c *Caller) read(operation string, payload []byte, answer any) error {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(payload, &members); err != nil {
+		return fmt.Errorf("call %s: read answer: %w", c.Function, err)
+	}
+	if refused := members["error"]; refused != nil {
+		e := &RefusedError{Operation: operation}
+		if err := json.Unmarshal(refused, e); err != nil || e.Code == "" {
+			return fmt.Errorf("call %s: read refusal %.300s: %w", c.Function, refused, errors.Join(err, errNoCode))
+		}
+		return e
+	}
+	if members[operation] == nil {
+		return fmt.Errorf("call %s: the answer lacks %s", c.Function, operation)
+	}
+	if err := json.Unmarshal(members[operation], answer); err != nil {
+		return fmt.Errorf("call %s: read answer: %w", c.Function, err)
+	}
+	return nil
+}
+
+var errNoCode = errors.New("want a code")
+
+// Save asks for a checkpoint, or how far it is.
+func (c *Caller) Save(ctx context.Context, q core.SaveRequest) (core.StepReport, error) {
+	var report core.StepReport
+	err := c.Call(ctx, "save", q, &report)
+	return report, err
+}
