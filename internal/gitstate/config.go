@@ -82,7 +82,7 @@ func cleanSetting(key, value string) (clean, reason string) {
 }
 
 var (
-	scpLike  = regexp.MustCompile(`^(?:([^@/:]+)@)?([0-9A-Za-z.-]+):(.*)$`)
+	scpLike  = regexp.MustCompile(`^(?:([^@/]+)@)?([0-9A-Za-z.-]+):(.*)$`)
 	scheme   = regexp.MustCompile(`^[A-Za-z][0-9A-Za-z+.-]*://`)
 	loginOK  = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 	networks = map[string]bool{"https": true, "http": true, "ssh": true, "git": true, "git+ssh": true, "ssh+git": true, "ftp": true, "ftps": true}
