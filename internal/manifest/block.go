@@ -59,13 +59,12 @@ type frameKey struct {
 
 // run is what the rows of a block say relative to the row before.
 type run struct {
-	path           string
-	mtime          int64
-	inode, device  uint64
-	frame          int   // of the last chunk
-	end            int64 // of the last chunk in its frame
-	continues      bool  // a continuation must follow
-	fileEnd, chunk int64 // where the last chunk of the file ends; chunks so far
+	path          string
+	mtime         int64
+	inode, device uint64
+	frame         int   // of the last chunk
+	end           int64 // of the last chunk in its frame
+	fileEnd       int64 // of the last chunk in its file
 }
 
 // builder collects the rows of one block.
