@@ -51,7 +51,7 @@ type access[R any, T transition[R]] struct {
 }
 
 // always are the transitions that no record refuses.
-var always = map[string]bool{"Freeze": true, "Thaw": true}
+var always = map[string]bool{"Freeze": true, "Thaw": true, "NoteRun": true}
 
 // number makes records of one test process distinct.
 var number atomic.Int64
