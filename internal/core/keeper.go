@@ -86,6 +86,8 @@ type SaveRequest struct {
 	Key      SandboxKey   `json:"key"`
 	Instance InstanceID   `json:"instance"`
 	Job      *ReclaimJob  `json:"job,omitempty"` // sent when the step has ended
+	// Again begins a step anew that has failed.
+	Again bool `json:"again,omitempty"`
 	JobOptions
 }
 
@@ -100,6 +102,7 @@ type RestoreRequest struct {
 	Owner      string       `json:"owner,omitempty"`
 	Key        SandboxKey   `json:"key"`
 	Instance   InstanceID   `json:"instance"`
+	Again      bool         `json:"again,omitempty"` // begin a step anew that has failed
 	JobOptions
 }
 
@@ -200,7 +203,16 @@ type Keeper struct {
 	Agents    JobStarter
 	URL       AgentURL
 	Queue     ReclaimQueue // may be nil: nobody waits
-	Logger    *slog.Logger
+	Logger    *slog.Logger // nil: none
+
+	roots rootCache
+}
+
+func (k *Keeper) log() *slog.Logger {
+	if k.Logger == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return k.Logger
 }
 
 // stepLimits of an agent that is not heard of any more.

@@ -1,0 +1,260 @@
+package core
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+)
+
+// stepRequest is what save, restore and verify have in common.
+type stepRequest struct {
+	ThreadKey
+	id         CheckpointID
+	kind       StepKind
+	run        RunID
+	owner      string
+	key        SandboxKey
+	instance   InstanceID
+	checkpoint CheckpointID // to restore; empty: the head
+	reason     Reason
+	label      *string
+	job        *ReclaimJob
+	again      bool
+	options    JobOptions
+}
+
+// Save begins a checkpoint of a sandbox's workspace, or tells how far it is. A step
+// whose agent is not heard of for a lease's life is begun anew, three times at most.
+func (k *Keeper) Save(ctx context.Context, q SaveRequest) (StepReport, error) {
+	reason := cmp.Or(q.Reason, ReasonAutomatic)
+	if !slices.Contains([]Reason{ReasonAutomatic, ReasonNamed, ReasonSafety}, reason) {
+		return StepReport{}, invalid("invalid-reason", "want automatic, named or safety, got %q", q.Reason)
+	}
+	r := stepRequest{
+		ThreadKey: q.ThreadKey, id: q.ID, kind: StepCapture, run: q.Run, owner: cmp.Or(q.Owner, OwnerSave+string(q.ID)),
+		key: q.Key, instance: q.Instance, reason: reason, label: q.Label, job: q.Job, again: q.Again, options: q.JobOptions,
+	}
+	if err := r.check(); err != nil {
+		return StepReport{}, err
+	}
+	made, err := k.Threads.FindCheckpoint(ctx, q.Tenant, q.ID)
+	switch {
+	case err == nil && made.ThreadKey == q.ThreadKey:
+		return StepReport{ID: q.ID, Kind: StepCapture, State: StepDone, Checkpoint: q.ID, Files: made.Files, Bytes: made.Bytes}, nil
+	case err == nil:
+		return StepReport{}, refuse("save", "checkpoint "+string(q.ID), "duplicate-id")
+	case !errors.Is(err, ErrNotFound):
+		return StepReport{}, err
+	}
+	return k.step(ctx, r)
+}
+
+// Restore begins to bring a checkpoint back, or to read it back where it is to be
+// verified, or tells how far it is.
+func (k *Keeper) Restore(ctx context.Context, q RestoreRequest) (StepReport, error) {
+	r := stepRequest{
+		ThreadKey: q.ThreadKey, id: q.ID, kind: StepRestore, run: q.Run, owner: cmp.Or(q.Owner, OwnerSave+string(q.ID)),
+		key: q.Key, instance: q.Instance, checkpoint: q.Checkpoint, again: q.Again, options: q.JobOptions,
+	}
+	if q.Verify {
+		r.kind = StepVerify
+	}
+	if err := r.check(); err != nil {
+		return StepReport{}, err
+	}
+	return k.step(ctx, r)
+}
+
+func (q stepRequest) check() error {
+	if err := errors.Join(checkThread(q.ThreadKey), checkCheckpoint(q.Tenant, q.id)); err != nil {
+		return invalid("invalid-id", "%v", err)
+	}
+	dir := cmp.Or(q.options.Dir, "/")
+	switch {
+	case q.key == "" || q.instance == "":
+		return invalid("missing-sandbox", "want the key and the instance of a sandbox, got %q and %q", q.key, q.instance)
+	case !path.IsAbs(dir) || path.Clean(dir) != dir:
+		return invalid("invalid-dir", "want a clean absolute path, got %q", q.options.Dir)
+	case q.options.DeadlineSeconds < 0 || q.options.MaxBytes < 0 || q.options.Sample < 0:
+		return invalid("invalid-limit", "want deadline, bytes and sample of 0 or more")
+	}
+	return nil
+}
+
+// step tells of a step that is under way or has ended, else begins it.
+func (k *Keeper) step(ctx context.Context, q stepRequest) (StepReport, error) {
+	th, err := k.Threads.Thread(ctx, q.ThreadKey)
+	if err != nil {
+		return StepReport{}, err
+	}
+	if report, ok := q.under(th, nowMillis()); ok {
+		return report, nil
+	}
+	if th, err = k.lease(ctx, q.ThreadKey, q.owner); err != nil {
+		return StepReport{}, err
+	}
+	report, err := k.begin(ctx, q, th)
+	if releases(q.owner) && (err != nil || report.State == StepFailed) {
+		if late := k.giveBack(ctx, th.Writer()); err == nil && late != nil {
+			return report, fmt.Errorf("give back lease of thread %s: %w", q.ThreadKey, late)
+		}
+	}
+	return report, err
+}
+
+// mine is the thread's step, if it is the one that is asked for.
+func (q stepRequest) mine(th Thread) *Step {
+	if th.Step == nil || th.Step.ID != q.id || th.Step.Kind != q.kind {
+		return nil
+	}
+	return th.Step
+}
+
+// under reports on the step that is asked for, if it needs no beginning.
+func (q stepRequest) under(th Thread, now Millis) (StepReport, bool) {
+	s := q.mine(th)
+	switch {
+	case s == nil:
+		return StepReport{}, false
+	case s.State == StepFailed && q.again:
+		return StepReport{}, false
+	case s.State == StepWorking && (th.Fence != s.Fence || !th.Lease.Live(now) || now.Sub(s.SeenAt) >= stepSilence):
+		return StepReport{}, false
+	}
+	return reportOf(*s), true
+}
+
+func reportOf(s Step) StepReport {
+	r := StepReport{
+		ID: s.ID, Kind: s.Kind, State: s.State, Why: s.Why, Attempts: s.Attempts, Fence: s.Fence, SeenAt: s.SeenAt, Files: s.Files, Bytes: s.Bytes,
+	}
+	if s.Kind != StepCapture {
+		r.Checkpoint = s.Checkpoint
+	} else if s.State == StepDone {
+		r.Checkpoint = s.ID
+	}
+	return r
+}
+
+// begin records a step under the lease and starts its agent.
+func (k *Keeper) begin(ctx context.Context, q stepRequest, th Thread) (StepReport, error) {
+	target, err := k.target(ctx, q)
+	if err != nil {
+		return StepReport{}, err
+	}
+	token := mintToken(q.ThreadKey, th.Fence)
+	step, err := k.newStep(ctx, q, th, token)
+	if err != nil {
+		return StepReport{}, err
+	}
+	if q.kind == StepCapture && q.run != "" && q.reason == ReasonAutomatic {
+		_, err := k.Threads.UpdateThread(ctx, q.ThreadKey, AddPending{Run: q.run, Now: step.StartedAt})
+		if err = ignoreRefused(err); err != nil {
+			return StepReport{}, err
+		}
+	}
+	begin := BeginStep{Owner: q.owner, Seen: th.Seen(), Step: step, Now: step.StartedAt, Until: leaseUntil(step.StartedAt)}
+	if _, err = k.Threads.UpdateThread(ctx, q.ThreadKey, begin); err != nil {
+		return StepReport{}, err
+	}
+	if step.Attempts > stepAttempts {
+		return k.fail(ctx, q, step, "agent-silent")
+	}
+	return k.start(ctx, q, step, startOf{target, token})
+}
+
+// newStep is the step to record. One more than the attempts that are allowed is
+// recorded too, so that the former agent's token is dead when the step fails.
+func (k *Keeper) newStep(ctx context.Context, q stepRequest, th Thread, token stepToken) (Step, error) {
+	now := nowMillis()
+	step := Step{
+		ID: q.id, Kind: q.kind, Run: q.run, Fence: th.Fence, Token: token.hash(), State: StepWorking, Attempts: 1,
+		Checkpoint: th.Head, Reason: q.reason, Label: q.label, Job: q.job, StartedAt: now, SeenAt: now,
+	}
+	if former := q.mine(th); former != nil && !q.again {
+		step.Attempts = former.Attempts + 1
+	}
+	if q.kind == StepCapture {
+		return step, nil
+	}
+	step.Checkpoint = cmp.Or(q.checkpoint, th.Head)
+	if step.Checkpoint == "" {
+		return Step{}, refuse(string(q.kind), "thread "+q.ThreadKey.String(), "checkpoint-not-found")
+	}
+	if _, err := k.Threads.Checkpoint(ctx, q.ThreadKey, step.Checkpoint); errors.Is(err, ErrNotFound) {
+		return Step{}, refuse(string(q.kind), "checkpoint "+string(step.Checkpoint), "checkpoint-not-found")
+	} else if err != nil {
+		return Step{}, err
+	}
+	return step, nil
+}
+
+// target is the container of the sandbox that is asked for. A save is of what exists
+// (SO-2): it must be that instance, of this tenant and thread.
+func (k *Keeper) target(ctx context.Context, q stepRequest) (ExecTarget, error) {
+	box, err := k.Sandboxes.Sandbox(ctx, q.key)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return ExecTarget{}, refuse(string(q.kind), "sandbox "+string(q.key), "missing-reusable-sandbox")
+	case err != nil:
+		return ExecTarget{}, err
+	case box.Instance != q.instance || box.Material.Tenant != q.Tenant || box.Material.Thread != q.Thread:
+		return ExecTarget{}, refuse(string(q.kind), "sandbox "+string(q.key), "missing-reusable-sandbox")
+	case q.reason == ReasonNamed && box.Material.Run != "":
+		return ExecTarget{}, refuse(string(q.kind), "sandbox "+string(q.key), "reuse-none")
+	}
+	return ExecTarget{Cluster: box.Cluster, TaskARN: box.TaskARN, Container: box.Container}, nil
+}
+
+// startOf is where an agent is started, and with what token.
+type startOf struct {
+	target ExecTarget
+	token  stepToken
+}
+
+// start begins the agent. An answer that says nothing leaves the step working: it is
+// asked for again, or the agent is heard of.
+func (k *Keeper) start(ctx context.Context, q stepRequest, step Step, at startOf) (StepReport, error) {
+	url, host, err := k.URL.AgentURL(ctx)
+	if err != nil {
+		return StepReport{}, err
+	}
+	job := AgentJob{
+		Kind: q.kind, ID: q.id, URL: url, Host: host, Token: at.token.text(), Dir: cmp.Or(q.options.Dir, DefaultWorkspace),
+		Policy: q.options.Policy, Secrets: q.options.Secrets, DeadlineSeconds: q.options.DeadlineSeconds, MaxBytes: q.options.MaxBytes,
+		Sample: q.options.Sample,
+	}
+	if q.kind != StepCapture {
+		job.Checkpoint = step.Checkpoint
+	}
+	began, err := k.Agents.Start(ctx, at.target, job)
+	if e, ok := errors.AsType[*ExecError](err); ok && e.Healing == Configuration {
+		return k.fail(ctx, q, step, e.Reason)
+	}
+	if err != nil {
+		report := reportOf(step)
+		report.Why = "start-unknown"
+		k.log().Warn("start agent", "thread", q.ThreadKey.String(), "step", string(q.id), "error", err)
+		return report, nil
+	}
+	if began == AgentMissing || began == AgentRefused {
+		return k.fail(ctx, q, step, string(began))
+	}
+	return reportOf(step), nil
+}
+
+// DefaultWorkspace is where a sandbox's workspace lies.
+const DefaultWorkspace = "/workspace"
+
+// fail ends a step that did not come to run. Who asks learns it at once.
+func (k *Keeper) fail(ctx context.Context, q stepRequest, step Step, why string) (StepReport, error) {
+	end := EndStep{Fence: step.Fence, Token: step.Token, State: StepFailed, Why: why, Release: releases(q.owner), Now: nowMillis()}
+	th, err := k.Threads.UpdateThread(ctx, q.ThreadKey, end)
+	if err != nil {
+		return StepReport{}, err
+	}
+	return reportOf(*th.Step), nil
+}
