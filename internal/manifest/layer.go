@@ -123,12 +123,15 @@ func (l *LayerWriter) write(b []byte) {
 	}
 }
 
+// storedBuffers hold a block while it is decompressed: many layers that are read
+// side by side need few.
+var storedBuffers = sync.Pool{New: func() any { return new([]byte) }}
+
 // layerReader reads a layer block by block.
 type layerReader struct {
 	from    *bufio.Reader
 	at      int64 // where the block begins
 	size    int64 // of the block with its head
-	stored  []byte
 	raw     []byte
 	block   block
 	last    Entry
@@ -226,22 +229,24 @@ func (l *layerReader) nextBlock(more bool) (ended bool, err error) {
 		return false, l.malformed(fmt.Sprintf("a block of %d bytes stored as %d, want at most %d", raw, stored, MaxBlock))
 	}
 	l.size = int64(len(head)) + int64(stored)
-	l.stored = sized(l.stored, int(stored))
-	if err := l.read(l.stored); err != nil {
+	buffer := storedBuffers.Get().(*[]byte)
+	defer storedBuffers.Put(buffer)
+	*buffer = sized(*buffer, int(stored))
+	if err := l.read(*buffer); err != nil {
 		return false, err
 	}
-	return false, l.open(int(raw))
+	return false, l.open(*buffer, int(raw))
 }
 
 // open decompresses the block. The frame must say its size, so that nothing is
 // decompressed that is larger than it may be.
-func (l *layerReader) open(raw int) error {
+func (l *layerReader) open(stored []byte, raw int) error {
 	var head zstd.Header
-	if err := head.Decode(l.stored); err != nil || head.Skippable || !head.HasFCS || head.FrameContentSize != uint64(raw) {
+	if err := head.Decode(stored); err != nil || head.Skippable || !head.HasFCS || head.FrameContentSize != uint64(raw) {
 		return l.malformed("a block is not a zstd frame of the size it states")
 	}
 	l.raw = sized(l.raw, raw)
-	data, err := zstdDecoder().DecodeAll(l.stored, l.raw[:0])
+	data, err := zstdDecoder().DecodeAll(stored, l.raw[:0])
 	if err != nil || len(data) != raw {
 		return l.malformed("a block is not a zstd frame of the size it states")
 	}
