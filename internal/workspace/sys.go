@@ -179,9 +179,12 @@ func (d dirent) kind() manifest.Kind {
 	return 0
 }
 
-// readNames lists a directory in the order of the file system.
+// readNames lists a directory in the order of the file system, from its beginning.
 func readNames(fd int) ([]dirent, error) {
 	var names []dirent
+	if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
+		return nil, err
+	}
 	buf := make([]byte, 32<<10)
 	for {
 		n := 0

@@ -30,6 +30,9 @@ type visit struct {
 	info  fileInfo
 	err   error // it could not be looked at, or its names could not be listed
 	child *listing
+	// excluded entries are visited by [walkAll] only. They were not looked at, and
+	// nothing below them is visited.
+	excluded bool
 }
 
 // listing is one directory and what is in it.
@@ -51,6 +54,7 @@ type listing struct {
 type walk struct {
 	policy *Policy
 	root   *dirHandle
+	all    bool // visit excluded entries too
 
 	mu      sync.Mutex
 	more    sync.Cond
@@ -76,7 +80,16 @@ func openRoot(path string) (*dirHandle, error) {
 // is the directory that the entry is in, open until see returns. An error of see
 // ends the walk and is returned; an entry's own faults are in the visit.
 func walkTree(root *dirHandle, policy *Policy, see func(v *visit, dir *dirHandle) error) error {
-	w := &walk{policy: policy, root: root}
+	return (&walk{policy: policy, root: root}).run(see)
+}
+
+// walkAll is [walkTree] that visits excluded entries too, but for what a restore
+// works in.
+func walkAll(root *dirHandle, policy *Policy, see func(v *visit, dir *dirHandle) error) error {
+	return (&walk{policy: policy, root: root, all: true}).run(see)
+}
+
+func (w *walk) run(see func(v *visit, dir *dirHandle) error) error {
 	w.more.L = &w.mu
 	var helpers sync.WaitGroup
 	for range max(runtime.GOMAXPROCS(0)-1, 1) {
@@ -182,7 +195,7 @@ func (w *walk) look(l *listing, names []dirent) []visit {
 	}
 	entries = slices.DeleteFunc(entries, func(v visit) bool { return v.path == "" })
 	for i := range entries {
-		if entries[i].kind == manifest.Dir && entries[i].err == nil {
+		if entries[i].kind == manifest.Dir && entries[i].err == nil && !entries[i].excluded {
 			entries[i].child = &listing{path: entries[i].path, parent: l.dir.retain(), name: entries[i].name, done: make(chan struct{})}
 		}
 	}
@@ -198,7 +211,7 @@ func (w *walk) lookAt(l *listing, name dirent) visit {
 		v.name = v.path[len(l.path)+1:]
 	}
 	if name.typ != unix.DT_UNKNOWN && w.policy.Excludes(v.path, v.kind) {
-		return visit{}
+		return w.exclude(v)
 	}
 	v.info, v.err = statAt(l.dir.fd, name.name)
 	if errors.Is(v.err, unix.ENOENT) {
@@ -208,8 +221,16 @@ func (w *walk) lookAt(l *listing, name dirent) visit {
 		v.kind = v.info.kind()
 	}
 	if name.typ == unix.DT_UNKNOWN && w.policy.Excludes(v.path, v.kind) {
+		return w.exclude(v)
+	}
+	return v
+}
+
+func (w *walk) exclude(v visit) visit {
+	if !w.all || isStaging(v.path) {
 		return visit{}
 	}
+	v.excluded = true
 	return v
 }
 
