@@ -13,7 +13,7 @@ import (
 // Why a finalisation was paused: the next sweep goes on from the log's end.
 var (
 	errBudget = errors.New("run budget spent")
-	errBytes  = errors.New("the sweep's share of bytes is spent")
+	errShare  = errors.New("the sweep's share of bytes is spent")
 )
 
 // releaseWithin bounds what follows where a run's budget is spent: one call.
@@ -31,7 +31,7 @@ func newAllowance(bytes int64) *allowance {
 // open refuses once everything is spent. The last page may overdraw.
 func (a *allowance) open() error {
 	if a.left.Load() <= 0 {
-		return errBytes
+		return errShare
 	}
 	return nil
 }
@@ -139,7 +139,7 @@ func (s *Sweep) work(ctx context.Context, j job, a *allowance) (RunReport, Notic
 	}
 	if err != nil {
 		entry = entry.failed(err)
-		if context.Cause(budget) == errBudget || errors.Is(err, errBytes) {
+		if context.Cause(budget) == errBudget || errors.Is(err, errShare) {
 			entry.Outcome, entry.BudgetSpent = BudgetExceeded, true
 		}
 		s.release(ctx, claimed)
@@ -282,7 +282,7 @@ func (s *Sweep) end(ctx context.Context, r Run, a *allowance) (ended, error) {
 			return end, nil
 		}
 	}
-	if Refused(err) || errors.Is(err, errBytes) {
+	if Refused(err) || errors.Is(err, errShare) {
 		return ended{}, err
 	}
 	// A sandbox that never answers has used up the run's budget by now, each time.

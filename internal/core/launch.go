@@ -21,6 +21,8 @@ type Launcher struct {
 	Describer    TaskDescriber
 	Agents       AgentStarter
 	Queue        ReclaimQueue
+	Threads      Threads   // nil: no checkpoints are kept
+	Announcer    Announcer // nil: nobody is told
 	Limits       Limits
 	Install      string
 }
@@ -135,6 +137,9 @@ func (l *Launcher) replace(ctx context.Context, box Sandbox) error {
 	if _, err := l.Sandboxes.UpdateSandbox(ctx, box.Key, mark); err != nil {
 		return err
 	}
+	if err := l.loseWorkspace(ctx, latest, box, "task-gone: "+describe(tasks[0])); err != nil {
+		return err
+	}
 	condemn := Condemn{
 		Instance: box.Instance, Key: box.Key, By: by, Why: "replaced: " + describe(tasks[0]), Now: now, DueAt: now.Add(l.Limits.RetryStop),
 	}
@@ -142,6 +147,21 @@ func (l *Launcher) replace(ctx context.Context, box Sandbox) error {
 		return err
 	}
 	return l.Queue.Send(ctx, []ReclaimJob{{Tenant: box.Material.Tenant, Instance: box.Instance, Kind: JobLedger}})
+}
+
+// loseWorkspace tells what goes with the sandbox that is replaced, before the next run
+// of the thread begins: that run is the first to be told.
+func (l *Launcher) loseWorkspace(ctx context.Context, latest Run, box Sandbox, why string) error {
+	row, err := l.Ledger.Row(ctx, box.Instance)
+	if err != nil {
+		return err
+	}
+	ls := losses{l.Runs, l.Ledger, l.Threads, l.Announcer}
+	owes, err := ls.debt(ctx, latest, &row, &box)
+	if err != nil || owes == nil {
+		return err
+	}
+	return ls.lose(ctx, *owes, &row, why)
 }
 
 // name makes sure that the run names an instance whose launch may still happen.

@@ -72,6 +72,13 @@ type Limits struct {
 	ReclaimBackoff, ReclaimBackoffMax time.Duration
 	// Frozen is how long a reclaim waits while the installation is frozen.
 	Frozen time.Duration
+	// CaptureWait is when a reclaim asks again how far a capture is, unless the capture's
+	// end calls it sooner.
+	CaptureWait time.Duration
+	// CheckpointHold is how long a sandbox is kept whose workspace cannot be stored,
+	// from the first try that failed: longer than a fault of ours or of AWS lasts most
+	// often, and no longer than one is ready to pay for.
+	CheckpointHold time.Duration
 
 	// ProbeTail is how much of a journal's end a probe reads, bytes: enough for a
 	// sentinel and the line before it.
@@ -155,6 +162,8 @@ var DefaultLimits = Limits{
 	ReclaimBackoff:    time.Minute,
 	ReclaimBackoffMax: time.Hour,
 	Frozen:            5 * time.Minute,
+	CaptureWait:       LeaseLife,
+	CheckpointHold:    2 * time.Hour,
 	ProbeTail:         4096,
 	ProbeRest:         64 << 10,
 	Page:              1 << 20,
@@ -181,7 +190,8 @@ func (l Limits) Validate() error {
 	}
 	for _, d := range []time.Duration{l.RunTTL, l.PauseTTL, l.IdleTTL, l.Attachment, l.RunBudget, l.ClaimLease,
 		l.NewRunsFor, l.SweepTimeout, l.ProbeTimeout, l.ReclaimTimeout, l.DrainGrace, l.StopGrace, l.LaunchWindow,
-		l.LaunchLag, l.MissingGrace, l.DeadApart, l.DeadGap, l.NoteEvery, l.NoteGap, l.ExpiringBefore, l.Retention, l.LeakGrace, l.BreakerWindow, l.HintLapse, l.RetryStop, l.ReclaimBackoff, l.ReclaimBackoffMax, l.Frozen} {
+		l.LaunchLag, l.MissingGrace, l.DeadApart, l.DeadGap, l.NoteEvery, l.NoteGap, l.ExpiringBefore, l.Retention, l.LeakGrace, l.BreakerWindow, l.HintLapse, l.RetryStop, l.ReclaimBackoff, l.ReclaimBackoffMax, l.Frozen,
+		l.CaptureWait, l.CheckpointHold} {
 		need(d > 0, "every duration must be positive")
 	}
 	for _, n := range []int{l.ProbeTail, l.ProbeRest, l.Page, l.InlineSegment, l.StderrTail, l.BreakerMost, l.FanOutAt, l.ProbeBatch, l.ProbeCalls, l.ProbeWidth, l.SweepWidth} {
@@ -199,6 +209,7 @@ func (l Limits) Validate() error {
 	need(l.SideBytes >= int64(l.Page), "what is stored beside must hold a page")
 	need(l.NoteGap < l.MissingGrace, "a missing task must be seen more than once within its grace")
 	need(l.ReclaimBackoff <= l.ReclaimBackoffMax, "the first backoff must not exceed the last")
+	need(l.ReclaimBackoff < l.CheckpointHold, "a workspace that cannot be stored must be tried more than once")
 	need(l.Page <= 4<<20, "a page must fit into a function's answer of 6 MB as base64")
 	need(l.TranscriptCap >= 4*int64(l.Page), "a transcript's cap must hold some pages")
 	need(l.SweepBytes >= int64(l.Page), "a sweep must be able to read a page")

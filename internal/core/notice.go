@@ -14,6 +14,8 @@ const (
 	NoticeLost      NoticeType = "run.lost"       // its task or its agent died
 	NoticeHeld      NoticeType = "run.held"       // would have ended, and is held
 	NoticeLeaked    NoticeType = "sandbox.leaked" // a task runs that no open ledger row names
+
+	NoticeCheckpointFailed NoticeType = "checkpoint.failed" // a workspace could not be stored, and is held, or is lost
 )
 
 // Notice is one outbound event.
@@ -27,6 +29,9 @@ type Notice struct {
 	Reason   string   `json:"reason,omitempty"`
 	TaskARN  string   `json:"taskArn,omitempty"`
 	At       Millis   `json:"at"`
+
+	// Checkpoint is how that of the run stands, of checkpoint.failed.
+	Checkpoint CheckpointState `json:"checkpoint,omitempty"`
 }
 
 // Announcer carries notices to other systems.

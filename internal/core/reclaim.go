@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -68,29 +69,60 @@ const (
 	ReclaimFrozen           ReclaimOutcome = "frozen"            // the installation is frozen
 	ReclaimIdled            ReclaimOutcome = "idle"              // kept warm
 	ReclaimCapturing        ReclaimOutcome = "capturing"         // its workspace is being stored first
+	ReclaimLeased           ReclaimOutcome = "lease-held"        // another writes its thread; its workspace waits to be stored
+	ReclaimUncaptured       ReclaimOutcome = "checkpoint-failed" // its workspace could not be stored; held, and tried again
 )
 
-// Capture is how far the storing of a workspace is.
-type Capture string
+// CaptureState is how far the storing of a workspace is.
+type CaptureState string
 
-// Done and failed let the sandbox go; capturing makes reclaim come back.
+// Capturing makes reclaim come back, when it is called or later; the others are an end.
 const (
-	CaptureDone   Capture = "done"
-	CaptureFailed Capture = "failed"
-	Capturing     Capture = "capturing"
+	CaptureDone   CaptureState = "done"
+	CaptureFailed CaptureState = "failed"
+	Capturing     CaptureState = "capturing"
 )
+
+// CaptureRequest asks for the checkpoint that a run owes.
+type CaptureRequest struct {
+	Run     Run        // whose checkpoint; its id names it, see [CheckpointOf]
+	Sandbox Sandbox    // where the workspace is
+	Owner   string     // of the thread's lease, which is held
+	Job     ReclaimJob // the message that waits for the capture's end
+	Again   bool       // begin a capture anew that failed: its failure is noted
+}
+
+// Captured is how far a capture is.
+type Captured struct {
+	State CaptureState
+	ID    CheckpointID // of one that is done
+	Why   string       // of one that failed: a code, and for people after it ": " and a text
+}
 
 // Checkpointer stores a sandbox's workspace before the sandbox ends.
 type Checkpointer interface {
-	// Capture begins to store the workspace that r owes, or tells how far it is.
-	Capture(ctx context.Context, r Run, s Sandbox) (Capture, error)
+	// Capture begins to store the workspace that a run owes, or tells how far it is. It
+	// waits for no capture. An error says that nothing is known.
+	Capture(ctx context.Context, q CaptureRequest) (Captured, error)
 }
 
-// NoCheckpoints is the policy "none": no workspace is owed.
+// NoCheckpoints is for an installation that keeps none.
 type NoCheckpoints struct{}
 
-// Capture has nothing to do.
-func (NoCheckpoints) Capture(context.Context, Run, Sandbox) (Capture, error) { return CaptureDone, nil }
+// Capture fails: what a run owes from another time cannot be stored.
+func (NoCheckpoints) Capture(context.Context, CaptureRequest) (Captured, error) {
+	return Captured{State: CaptureFailed, Why: "no-keeper: the installation keeps no checkpoints"}, nil
+}
+
+// OnFailure says what becomes of a sandbox whose workspace cannot be stored.
+type OnFailure string
+
+// Held, it is kept for [Limits.CheckpointHold] and tried again; released, it is let go
+// at once. Either way the loss is recorded and told.
+const (
+	HoldOnFailure    OnFailure = "" // the default
+	ReleaseOnFailure OnFailure = "release"
+)
 
 // Reclaimer is the use case of reclaim: it ends the sandbox of an ended run, or
 // keeps it warm (DESIGN 6). Every message may come twice, late, or for something
@@ -105,6 +137,9 @@ type Reclaimer struct {
 	Controls     Controls
 	Breaker      ControlWriter
 	Checkpoints  Checkpointer
+	Threads      Threads   // nil: no thread is kept, and no lease taken
+	Announcer    Announcer // nil: nobody is told
+	OnFailure    OnFailure
 	Provider     string // whose sandboxes this installation may touch
 	Limits       Limits
 }
@@ -131,13 +166,24 @@ func (c *Reclaimer) Do(ctx context.Context, job ReclaimJob) (ReclaimOutcome, err
 	}
 	switch {
 	case row != nil && row.State == LedgerStopping:
-		return c.stop(ctx, job, *row)
+		return c.stopCondemned(ctx, job, *row)
 	case row != nil && row.State == LedgerClosed:
 		return c.unmark(ctx, job, ReclaimDestroyed)
 	case job.Kind == JobLedger:
 		return ReclaimNotFound, nil
 	}
 	return c.release(ctx, job, row)
+}
+
+// stopCondemned goes on with the end of a condemned task. A run that owes a checkpoint
+// all the same was overlooked by whoever condemned it: its loss is told first (I5).
+func (c *Reclaimer) stopCondemned(ctx context.Context, job ReclaimJob, row LedgerRow) (ReclaimOutcome, error) {
+	if job.Run != "" {
+		if err := c.loseOwn(ctx, RunKey{Tenant: job.Tenant, Run: job.Run}, "condemned: "+row.Why); err != nil {
+			return refusedOr(err, ReclaimInUse)
+		}
+	}
+	return c.stop(ctx, job, row)
 }
 
 // without is for the message of a run that never had a sandbox; there is nothing to
@@ -187,11 +233,20 @@ type attempt struct {
 	box *Sandbox // nil: no record names the instance
 	row *LedgerRow
 	by  string
+
+	owes      *Run // whose checkpoint the sandbox owes; nil: nobody's
+	leased    bool // the thread's lease was taken for it
+	thread    ThreadKey
+	owner     string  // of that lease
+	again     bool    // the capture that failed has been noted
+	capturing bool    // its capture was under way before
+	control   Control // as read after the mark
 }
 
 // release decides whether the sandbox may be let go. Order: provider first, since a
-// mismatch touches nothing; then the mark, then hold and freeze are read, so that
-// whoever sets them afterwards reads the mark (I13).
+// mismatch touches nothing; the thread's lease, where a checkpoint is owed, since a start
+// takes it first too; then the mark, then hold and freeze are read, so that whoever sets
+// them afterwards reads the mark (I13); then the workspace is stored (I5).
 func (c *Reclaimer) release(ctx context.Context, job ReclaimJob, row *LedgerRow) (ReclaimOutcome, error) {
 	box, err := c.box(ctx, job)
 	if err != nil {
@@ -204,8 +259,10 @@ func (c *Reclaimer) release(ctx context.Context, job ReclaimJob, row *LedgerRow)
 		return c.unmark(ctx, job, ReclaimProviderMismatch)
 	}
 	a := attempt{job: job, box: box, row: row, by: rand.Text()}
-	if outcome, err := c.bind(ctx, &a); outcome != "" || err != nil {
-		return outcome, err
+	for _, step := range []func(context.Context, *attempt) (ReclaimOutcome, error){c.bind, c.debt, c.lease} {
+		if outcome, err := step(ctx, &a); outcome != "" || err != nil {
+			return outcome, err
+		}
 	}
 	if box != nil {
 		t := MarkReclaiming{Instance: job.Instance, LatestRun: box.LatestRun, By: a.by, Idle: job.Kind == JobDue, Now: MillisOf(time.Now())}
@@ -213,8 +270,10 @@ func (c *Reclaimer) release(ctx context.Context, job ReclaimJob, row *LedgerRow)
 			return refusedOr(err, ReclaimInUse)
 		}
 	}
-	if outcome, err := c.guarded(ctx, a); outcome != "" || err != nil {
-		return outcome, err
+	for _, step := range []func(context.Context, *attempt) (ReclaimOutcome, error){c.guarded, c.stored, c.counted} {
+		if outcome, err := step(ctx, &a); outcome != "" || err != nil {
+			return outcome, err
+		}
 	}
 	if box != nil && job.Kind == JobIdle {
 		return c.idle(ctx, a)
@@ -249,7 +308,7 @@ func (c *Reclaimer) bind(ctx context.Context, a *attempt) (ReclaimOutcome, error
 	case r.Row != RowReclaim || r.Instance != a.job.Instance:
 		return ReclaimNotFound, nil // a late duplicate: the mark is gone
 	case a.box != nil && a.box.LatestRun != r.RunKey.Run:
-		return c.unmark(ctx, a.job, ReclaimInUse)
+		return c.moveOn(ctx, a.job, r, ReclaimInUse)
 	}
 	a.run = r
 	return "", nil
@@ -275,8 +334,8 @@ func providerOf(box *Sandbox, row *LedgerRow) string {
 }
 
 // guarded reads hold, freeze and mode after the mark; any of them takes the attempt
-// back. Then it has the workspace stored.
-func (c *Reclaimer) guarded(ctx context.Context, a attempt) (ReclaimOutcome, error) {
+// back.
+func (c *Reclaimer) guarded(ctx context.Context, a *attempt) (ReclaimOutcome, error) {
 	now := MillisOf(time.Now())
 	control, err := c.Controls.Control(ctx)
 	if err != nil {
@@ -290,30 +349,34 @@ func (c *Reclaimer) guarded(ctx context.Context, a attempt) (ReclaimOutcome, err
 	if a.box != nil {
 		until = max(until, a.box.HoldUntil)
 	}
-	if a.job.Kind == JobDue && until <= now {
-		if control, err = countEnds(ctx, c.Controls, c.Breaker, control, 1, c.Limits); err != nil {
-			return ReclaimDestroyFailed, err
-		}
-	}
+	a.control, a.run.Hold = control, r.Hold
 	switch {
 	case !mayStop(control, a.unsealed()):
-		return c.later(ctx, a, ReclaimFrozen, now.Add(c.Limits.Frozen))
+		return c.later(ctx, *a, ReclaimFrozen, now.Add(c.Limits.Frozen))
 	case until > now:
-		return c.later(ctx, a, ReclaimHeld, until)
-	case a.box == nil:
-		return "", nil
-	}
-	capture, err := c.Checkpoints.Capture(ctx, r, *a.box)
-	switch {
-	case err != nil:
-		return ReclaimDestroyFailed, err
-	case capture == Capturing:
-		return c.later(ctx, a, ReclaimCapturing, now.Add(c.Limits.RetryStop))
+		return c.later(ctx, *a, ReclaimHeld, until)
 	}
 	return "", nil
 }
 
-// later takes the attempt back until notBefore.
+// counted announces the end of an idle sandbox to the breaker, once nothing else keeps
+// it from its end.
+func (c *Reclaimer) counted(ctx context.Context, a *attempt) (ReclaimOutcome, error) {
+	if a.job.Kind != JobDue {
+		return "", nil
+	}
+	control, err := countEnds(ctx, c.Controls, c.Breaker, a.control, 1, c.Limits)
+	if err != nil {
+		return ReclaimDestroyFailed, err
+	}
+	if !mayStop(control, a.unsealed()) {
+		return c.later(ctx, *a, ReclaimFrozen, MillisOf(time.Now()).Add(c.Limits.Frozen))
+	}
+	return "", nil
+}
+
+// later takes the attempt back until notBefore. A capture that is under way goes on, and
+// keeps the lease.
 func (c *Reclaimer) later(ctx context.Context, a attempt, outcome ReclaimOutcome, notBefore Millis) (ReclaimOutcome, error) {
 	if a.box != nil {
 		t := Unmark{Instance: a.job.Instance, By: a.by, Now: MillisOf(time.Now())}
@@ -324,6 +387,9 @@ func (c *Reclaimer) later(ctx context.Context, a attempt, outcome ReclaimOutcome
 			return outcome, err
 		}
 	}
+	if !a.capturing {
+		c.unlease(ctx, a)
+	}
 	return outcome, c.postponeMark(ctx, a.job, outcome, notBefore)
 }
 
@@ -333,6 +399,10 @@ func (c *Reclaimer) idle(ctx context.Context, a attempt) (ReclaimOutcome, error)
 	t := MarkIdle{Instance: a.job.Instance, By: a.by, Since: now, DueAt: now.Add(c.Limits.IdleTTL), Hold: a.run.Hold.Until}
 	if _, err := c.Sandboxes.UpdateSandbox(ctx, a.job.Key, t); err != nil {
 		return refusedOr(err, ReclaimInUse)
+	}
+	c.unlease(ctx, a)
+	if a.owes != nil {
+		return c.moveOn(ctx, a.job, *a.owes, ReclaimIdled)
 	}
 	return c.unmark(ctx, a.job, ReclaimIdled)
 }
@@ -347,6 +417,7 @@ func (c *Reclaimer) condemn(ctx context.Context, a attempt) (ReclaimOutcome, err
 	if err := c.Transactions.Condemn(ctx, t); err != nil {
 		return refusedOr(err, ReclaimInUse)
 	}
+	c.unlease(ctx, a)
 	row, err := c.Ledger.Row(ctx, a.job.Instance)
 	if err != nil {
 		return ReclaimDestroyFailed, err
@@ -482,14 +553,21 @@ func (c *Reclaimer) postponeMark(ctx context.Context, job ReclaimJob, outcome Re
 	return ignoreRefused(err)
 }
 
-// unmark takes the run's mark off, where the message is about one.
+// unmark takes the run's mark off, where the message is about one. A run that owes a
+// checkpoint although nothing is left to make it of has lost its workspace.
 func (c *Reclaimer) unmark(ctx context.Context, job ReclaimJob, outcome ReclaimOutcome) (ReclaimOutcome, error) {
 	if job.Run == "" {
 		return outcome, nil
 	}
-	_, err := c.Runs.Update(ctx, RunKey{Tenant: job.Tenant, Run: job.Run}, ReclaimDone{
-		Instance: job.Instance, Outcome: outcome, ExpiresAt: MillisOf(time.Now()).Add(c.Limits.Retention),
-	})
+	key := RunKey{Tenant: job.Tenant, Run: job.Run}
+	done := ReclaimDone{Instance: job.Instance, Outcome: outcome, ExpiresAt: MillisOf(time.Now()).Add(c.Limits.Retention)}
+	_, err := c.Runs.Update(ctx, key, done)
+	if e, ok := errors.AsType[*RefusedError](err); ok && e.Why == "owes-checkpoint" {
+		if err := c.loseOwn(ctx, key, string(outcome)+": nothing is left to store"); err != nil {
+			return refusedOr(err, ReclaimInUse)
+		}
+		_, err = c.Runs.Update(ctx, key, done)
+	}
 	return outcome, ignoreNotFound(ignoreRefused(err))
 }
 

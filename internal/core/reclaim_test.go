@@ -20,8 +20,9 @@ type owed struct {
 	provider string
 	foreign  bool // the sandbox is another installation's to end
 	stops    int
+	asked    []core.CaptureRequest
 	stop     func() (core.Task, error) // instead of ECS, if set
-	capture  func() (core.Capture, error)
+	capture  func() (core.Captured, error)
 }
 
 // owe ends run r by its agent, or by end if given.
@@ -55,9 +56,10 @@ func (o *owed) Stop(ctx context.Context, cluster, arn, reason string) (core.Task
 }
 
 // Capture answers as told.
-func (o *owed) Capture(context.Context, core.Run, core.Sandbox) (core.Capture, error) {
+func (o *owed) Capture(_ context.Context, q core.CaptureRequest) (core.Captured, error) {
+	o.asked = append(o.asked, q)
 	if o.capture == nil {
-		return core.CaptureDone, nil
+		return core.Captured{State: core.CaptureDone, ID: core.CheckpointOf(q.Run.RunKey.Run)}, nil
 	}
 	return o.capture()
 }
@@ -241,17 +243,6 @@ var outcomeCases = []outcomeCase{
 		o.store.SetControl(core.Control{Breaker: core.Breaker{TrippedAt: 1}})
 		o.expect(o.job, core.ReclaimDestroyed, false)
 		o.running(false, 1)
-	}},
-	{"a sandbox waits until its workspace is stored", core.ReclaimEnd, nil, func(o *owed) {
-		o.capture = func() (core.Capture, error) { return core.Capturing, nil }
-		o.expect(o.job, core.ReclaimCapturing, false)
-		o.running(true, 0)
-		o.mark(now().Add(o.limits.RetryStop), core.ReclaimCapturing)
-		o.capture = func() (core.Capture, error) { return "", errors.New("throttled") }
-		o.expect(o.job, core.ReclaimDestroyFailed, true)
-		o.running(true, 0)
-		o.capture = nil
-		o.expect(o.job, core.ReclaimDestroyed, false)
 	}},
 	{"a sandbox may be kept warm", core.ReclaimIdle, nil, func(o *owed) {
 		o.expect(o.job, core.ReclaimIdled, false)

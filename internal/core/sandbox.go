@@ -382,26 +382,24 @@ type Condemn struct {
 	By       string
 	Why      string
 	Unsealed bool
-	// Owed is the run whose checkpoint the task's end loses, where that has not been
-	// told; the row owes the telling. Empty: what the row owes stays as it is.
-	Owed  RunID
-	Now   Millis
-	DueAt Millis // when a sweep sends its message again
+	Now      Millis
+	DueAt    Millis // when a sweep sends its message again
 }
 
 // Name is "condemn".
 func (Condemn) Name() string { return "condemn" }
 
-// ApplyRow: the row is an intent or running.
+// ApplyRow: the row is an intent or running, and owes no checkpoint: it is stored, or
+// told as lost, first (I5).
 func (t Condemn) ApplyRow(row LedgerRow) (LedgerRow, error) {
-	if row.State != LedgerIntent && row.State != LedgerRunning {
-		return LedgerRow{}, &RefusedError{Op: t.Name(), Record: "ledger row " + string(t.Instance), Why: "state"}
+	if why := failing(
+		check{row.State == LedgerIntent || row.State == LedgerRunning, "state"},
+		check{row.Owed == "", "owed"},
+	); why != "" {
+		return LedgerRow{}, &RefusedError{Op: t.Name(), Record: "ledger row " + string(t.Instance), Why: why}
 	}
 	row.State, row.Why, row.Unsealed = LedgerStopping, t.Why, t.Unsealed
 	row.DueAt, row.Attempts, row.UpdatedAt = t.DueAt, 0, t.Now
-	if t.Owed != "" {
-		row.Owed = t.Owed
-	}
 	return row, nil
 }
 

@@ -403,6 +403,8 @@ func TestTransactionsRefuse(t *testing.T) {
 		_, err := condemn.ApplyRow(core.LedgerRow{State: state})
 		checkRefused(t, "condemn of a row "+string(state), "condemn", "state", err)
 	}
+	_, err := condemn.ApplyRow(owing(core.LedgerRow{State: core.LedgerRunning}))
+	checkRefused(t, "condemn of a row that owes a checkpoint", "condemn", "owed", err)
 	without := core.Condemn{Instance: "i", Key: "k"}
 	for what, c := range map[string]struct {
 		t   core.Condemn

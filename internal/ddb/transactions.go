@@ -124,12 +124,9 @@ const (
 
 func (s *Transactions) condemnItems(t core.Condemn) ([]types.TransactWriteItem, error) {
 	ledger := newChange(rowPK(t.Instance))
-	ledger.need(expression.Name("state").In(expression.Value(core.LedgerIntent), expression.Value(core.LedgerRunning)))
+	ledger.need(expression.Name("state").In(expression.Value(core.LedgerIntent), expression.Value(core.LedgerRunning)), gone("owed"))
 	stopRow(ledger, t.Why, t.Now, t.DueAt)
 	ledger.set("unsealed", t.Unsealed)
-	if t.Owed != "" {
-		ledger.set("owed", t.Owed)
-	}
 	row, err := ledger.part(s.sandboxes, key(rowPK(t.Instance), skRow))
 	if err != nil {
 		return nil, err

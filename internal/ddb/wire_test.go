@@ -291,7 +291,7 @@ func TestTransactionsCarryTheirConditions(t *testing.T) {
 		{"condemn, marked", func(ctx context.Context, c *dynamodb.Client) error {
 			return ddb.NewTransactions(c, "runs", "sandboxes").Condemn(ctx, core.Condemn{Instance: "i", Key: "k", By: "a", DueAt: 9})
 		}, []string{
-			"Update sandboxes task#i row: v = 1 AND state IN intent, running",
+			"Update sandboxes task#i row: v = 1 AND state IN intent, running AND attribute_not_exists owed",
 			"Delete sandboxes key#k sandbox: v = 1 AND instanceId = i AND reclaiming = a",
 		}},
 		{"move debt", func(ctx context.Context, c *dynamodb.Client) error {
@@ -303,7 +303,7 @@ func TestTransactionsCarryTheirConditions(t *testing.T) {
 		{"condemn, no record", func(ctx context.Context, c *dynamodb.Client) error {
 			return ddb.NewTransactions(c, "runs", "sandboxes").Condemn(ctx, core.Condemn{Instance: "i", Key: "k", DueAt: 9})
 		}, []string{
-			"Update sandboxes task#i row: v = 1 AND state IN intent, running",
+			"Update sandboxes task#i row: v = 1 AND state IN intent, running AND attribute_not_exists owed",
 			"ConditionCheck sandboxes key#k sandbox: attribute_not_exists pk OR v = 1 AND NOT instanceId = i",
 		}},
 	}

@@ -73,7 +73,7 @@ func (s *Store) accuseRow(op string, before, after core.LedgerRow) {
 	open := after.State == core.LedgerIntent || after.State == core.LedgerStopping
 	need(open == (after.DueAt != 0), "a row is due while intent or stopping (I15)")
 	need(after.State != core.LedgerIntent || after.LaunchUntil != 0, "a launch has a deadline (I6)")
-	need(after.State != core.LedgerClosed || after.Owed == "", "a row is closed once what it owes is stored or told as lost (I5)")
+	need(after.State == core.LedgerRunning || after.Owed == "", "a task is condemned once what its row owes is stored or told as lost (I5)")
 	need(after.State != core.LedgerClosed || before.State == core.LedgerStopping || before.TaskARN == "",
 		"a row with a task is closed from stopping only (I6)")
 }

@@ -118,7 +118,7 @@ func (s *Store) checkRow(c checker, row core.LedgerRow) {
 	c.t.Helper()
 	open := row.State == core.LedgerIntent || row.State == core.LedgerStopping
 	c.need(open == (row.DueAt != 0), "a row is due exactly while intent or stopping (I15)")
-	c.need(row.Owed == "" || row.State == core.LedgerRunning || row.State == core.LedgerStopping, "a row that serves no task owes a checkpoint (I5)")
+	c.need(row.Owed == "" || row.State == core.LedgerRunning, "a row whose task nobody finds owes a checkpoint (I5)")
 	serves := s.boxes[row.Key].Instance == row.Instance
 	c.need((row.State == core.LedgerRunning) == serves, "a row is running exactly while an instance record names it (I6)")
 	c.need(row.State != core.LedgerRunning || row.TaskARN != "", "a running row has no task (I6)")

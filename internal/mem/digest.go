@@ -19,6 +19,8 @@ var (
 		"read run": {"runs"}, "load runs": {"runs"}, "list detached": {"runs"}, "list due": {"runs"},
 		"list segments": {"runs", "segments"}, "read blob": {"blobs"}, "read note": {"notes"}, "read cursor": {"cursors"},
 		"read sandbox": {"boxes"}, "read ledger row": {"rows"}, "list due sandboxes": {"boxes", "rows"},
+		"read thread": {"shelf"}, "read checkpoint": {"shelf"}, "find checkpoint": {"shelf"}, "list checkpoints": {"shelf"},
+		"list pins": {"shelf"}, "list artifacts": {"shelf"},
 		"read control": {"control"}, "describe tasks": {"fleet"}, "list tasks": {"fleet"}, "list living tasks": {"fleet"}, "list journals": {"fleet"}, "probe": {"fleet"}, "page": {"fleet"},
 	}
 	writes = map[string][]string{
@@ -32,6 +34,8 @@ var (
 		"name instance": {"runs"}, "hold": {"runs"}, "extend": {"runs"},
 		"note checkpoint": {"runs"},
 		"launched":        {"rows", "boxes", "runs"}, "condemn": {"rows", "boxes"}, "move debt": {"runs", "rows"},
+		"acquire lease": {"shelf"}, "renew lease": {"shelf"}, "release lease": {"shelf"}, "begin step": {"shelf"}, "note step": {"shelf"},
+		"end step": {"shelf"}, "lose workspace": {"shelf"}, "found workspace": {"shelf"}, "note run": {"shelf"}, "commit": {"shelf"},
 		"freeze": {"control"}, "thaw": {"control"}, "set mode": {"control"}, "count ends": {"control"},
 	}
 )
@@ -122,9 +126,10 @@ func mix(sum uint64, more ...uint64) uint64 {
 	return sum
 }
 
-// incidental are the parts of a store that decide nothing: bookkeeping of the fake,
-// and the queue, which whoever schedules empties after each step.
-var incidental = []string{"Process", "t", "mu", "version", "lag", "runLog", "boxLog", "rowLog", "audit", "jobs"}
+// incidental are the parts of a store that decide nothing: bookkeeping of the fake, what
+// only a keeper's own objects need, and the queue, which whoever schedules empties after
+// each step.
+var incidental = []string{"Process", "t", "mu", "version", "lag", "runLog", "boxLog", "rowLog", "audit", "jobs", "stamps", "leaves", "objects"}
 
 // parts are the decisive fields of a store, by name.
 var parts = func() map[string]int {

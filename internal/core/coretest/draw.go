@@ -400,7 +400,6 @@ func drawLaunched(rt *rapid.T, v trio) core.Launched {
 
 func drawCondemn(rt *rapid.T, v trio) core.Condemn {
 	t := core.Condemn{Instance: v.row.Instance, Key: keyOf(rt, v), Why: texts.Draw(rt, "becomes why"), Now: moments.Draw(rt, "now"), DueAt: moments.Draw(rt, "due")}
-	t.Owed = debtors.Draw(rt, "loses")
 	switch {
 	case booleans.Draw(rt, "some attempt"): // most often not the one that is marked
 		t.By = texts.Draw(rt, "mine")

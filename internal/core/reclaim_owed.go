@@ -1,0 +1,348 @@
+package core
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+)
+
+// CheckpointOf names the checkpoint that a run's end owes.
+func CheckpointOf(run RunID) CheckpointID { return CheckpointID("checkpoint-" + string(run)) }
+
+func threadOf(r Run) ThreadKey { return ThreadKey{Tenant: r.Tenant, Thread: r.Thread} }
+
+// ownerOf is as whom reclaim writes the thread of a run.
+func ownerOf(r Run) string { return OwnerReclaim + string(r.RunKey.Run) }
+
+func (c *Reclaimer) losses() losses { return losses{c.Runs, c.Ledger, c.Threads, c.Announcer} }
+
+// debt finds out whose checkpoint the sandbox owes.
+func (c *Reclaimer) debt(ctx context.Context, a *attempt) (ReclaimOutcome, error) {
+	owes, err := c.losses().debt(ctx, a.run, a.row, a.box)
+	if err != nil {
+		return ReclaimDestroyFailed, err
+	}
+	a.owes = owes
+	if owes != nil && owes.Checkpoint.Settled() { // and whoever settled it did not come to the row
+		return c.settle(ctx, a, owes.Checkpoint)
+	}
+	return "", nil
+}
+
+// lease takes the thread's lease for the capture. While a live run has it the sandbox
+// waits. Where a newer workspace of the thread is stored, this one must not follow it.
+func (c *Reclaimer) lease(ctx context.Context, a *attempt) (ReclaimOutcome, error) {
+	if a.owes == nil || a.box == nil || c.Threads == nil {
+		return "", nil
+	}
+	now := MillisOf(time.Now())
+	th, err := c.Threads.UpdateThread(ctx, threadOf(*a.owes), AcquireLease{Owner: ownerOf(*a.owes), Now: now, Until: now.Add(LeaseLife)})
+	switch {
+	case Refused(err):
+		return ReclaimLeased, c.postponeMark(ctx, a.job, ReclaimLeased, now.Add(c.Limits.RetryStop))
+	case err != nil:
+		return ReclaimDestroyFailed, err
+	}
+	a.leased, a.thread, a.owner = true, th.ThreadKey, ownerOf(*a.owes)
+	if step := th.Step; step != nil && step.ID == CheckpointOf(a.owes.RunKey.Run) {
+		a.capturing = step.State == StepWorking && step.Fence == th.Fence
+		// Whoever notes a failure gives the lease back: that of an older fence is noted.
+		a.again = step.State == StepFailed && step.Fence < th.Fence && a.owes.Checkpoint.Tries > 0
+	}
+	newer, err := c.losses().superseded(ctx, th, *a.owes)
+	switch {
+	case err != nil:
+		return ReclaimDestroyFailed, err
+	case newer:
+		final := a.owes.Checkpoint
+		final.State, final.ID = CheckpointSuperseded, th.Head
+		if err := c.losses().announce(ctx, *a.owes, final); err != nil {
+			return ReclaimDestroyFailed, err
+		}
+		return c.settle(ctx, a, final)
+	}
+	return "", nil
+}
+
+// unlease gives the thread's lease back. It is a courtesy to the next writer: a lease
+// that stays lapses by itself.
+func (c *Reclaimer) unlease(ctx context.Context, a attempt) {
+	if a.leased {
+		_, _ = c.Threads.UpdateThread(ctx, a.thread, ReleaseLease{Owner: a.owner})
+	}
+}
+
+// stored has the workspace stored that the sandbox owes, and lets the attempt go on once
+// nothing is owed any more.
+func (c *Reclaimer) stored(ctx context.Context, a *attempt) (ReclaimOutcome, error) {
+	switch {
+	case a.owes == nil:
+		return "", nil
+	case a.box == nil:
+		return c.lose(ctx, a, "no-record: no instance record names the task")
+	}
+	got, err := c.Checkpoints.Capture(ctx, CaptureRequest{Run: *a.owes, Sandbox: *a.box, Owner: ownerOf(*a.owes), Job: a.job, Again: a.again})
+	switch {
+	case err != nil:
+		return c.uncaptured(ctx, a, "unknown: "+err.Error(), false)
+	case got.State == Capturing:
+		a.capturing = true
+		return c.later(ctx, *a, ReclaimCapturing, MillisOf(time.Now()).Add(c.Limits.CaptureWait))
+	case got.State == CaptureDone:
+		final := a.owes.Checkpoint
+		final.State, final.ID = CheckpointDone, got.ID
+		return c.settle(ctx, a, final)
+	case got.State == CaptureFailed:
+		return c.uncaptured(ctx, a, got.Why, true)
+	}
+	return ReclaimDestroyFailed, fmt.Errorf("capture run %s: want one of %v, got %.80q", a.owes.RunKey, []CaptureState{CaptureDone, CaptureFailed, Capturing}, got.State)
+}
+
+// uncaptured is for a workspace that could not be stored; sure says that it is known to
+// be so. A sandbox whose task is gone has none any more. One that is to be kept warm is
+// kept, and its row owes the checkpoint. Of the others it depends on the policy for how
+// long they are held for another try; what is not known is always tried again.
+func (c *Reclaimer) uncaptured(ctx context.Context, a *attempt, why string, sure bool) (ReclaimOutcome, error) {
+	now := MillisOf(time.Now())
+	next := a.owes.Checkpoint
+	next.Why, next.Tries, next.FailedAt = why, next.Tries+1, cmp.Or(next.FailedAt, now)
+	if next.State != CheckpointMoved {
+		next.State = CheckpointFailed
+	}
+	until := next.FailedAt.Add(c.Limits.CheckpointHold)
+	over := now >= until || sure && c.OnFailure == ReleaseOnFailure
+	gone, err := c.gone(ctx, *a.box)
+	switch {
+	case err != nil:
+		return ReclaimDestroyFailed, err
+	case gone != "":
+		return c.lose(ctx, a, "task-gone: "+gone)
+	case over && a.job.Kind != JobIdle:
+		return c.lose(ctx, a, why)
+	}
+	if next.Tries == 1 {
+		if err := c.losses().announce(ctx, *a.owes, next); err != nil {
+			return ReclaimDestroyFailed, err
+		}
+	}
+	if err := c.losses().note(ctx, a.owes, next); err != nil {
+		return refusedOr(err, ReclaimInUse)
+	}
+	a.capturing = false
+	if a.job.Kind == JobIdle && (sure || over) {
+		return "", nil
+	}
+	return c.later(ctx, *a, ReclaimUncaptured, min(until, now.Add(c.backoff(next.Tries-1))))
+}
+
+// gone words how the task of a sandbox ended; "" while ECS does not say that it has. An
+// answer that does not come says nothing.
+func (c *Reclaimer) gone(ctx context.Context, box Sandbox) (string, error) {
+	tasks, err := c.Tasks.Describe(ctx, box.Cluster, []string{box.TaskARN})
+	if err != nil || len(tasks) != 1 {
+		return "", ctx.Err()
+	}
+	if _, exited := tasks[0].Exits[box.Container]; tasks[0].Life == TaskGone || exited {
+		return cmp.Or(describe(tasks[0]), "its container has exited"), nil
+	}
+	return "", nil
+}
+
+// settle writes what became of the checkpoint that the sandbox owed.
+func (c *Reclaimer) settle(ctx context.Context, a *attempt, final RunCheckpoint) (ReclaimOutcome, error) {
+	if err := c.losses().settle(ctx, a.owes, a.row, final); err != nil {
+		return refusedOr(err, ReclaimInUse)
+	}
+	a.owes, a.capturing = nil, false
+	return "", nil
+}
+
+// lose lets the workspace go that cannot be stored.
+func (c *Reclaimer) lose(ctx context.Context, a *attempt, why string) (ReclaimOutcome, error) {
+	if err := c.losses().lose(ctx, *a.owes, a.row, why); err != nil {
+		return refusedOr(err, ReclaimInUse)
+	}
+	a.owes, a.leased = nil, false
+	return "", nil
+}
+
+// loseOwn tells the loss of a run's workspace, if the run still owes its checkpoint.
+func (c *Reclaimer) loseOwn(ctx context.Context, key RunKey, why string) error {
+	r, err := c.Runs.Run(ctx, key)
+	if err != nil || !r.Checkpoint.Owes() {
+		return ignoreNotFound(err)
+	}
+	return c.losses().lose(ctx, r, nil, why)
+}
+
+// moveOn removes the mark of a run whose sandbox goes on; the row of the sandbox owes
+// from then on what the run did. A task that is in service no more can store nothing.
+func (c *Reclaimer) moveOn(ctx context.Context, job ReclaimJob, r Run, outcome ReclaimOutcome) (ReclaimOutcome, error) {
+	if !r.Checkpoint.Owes() {
+		return c.unmark(ctx, job, outcome)
+	}
+	now := MillisOf(time.Now())
+	err := c.Transactions.MoveDebt(ctx, MoveDebt{
+		Run: r.RunKey, Instance: job.Instance, Outcome: outcome, Now: now, ExpiresAt: now.Add(c.Limits.Retention),
+	})
+	if Refused(err) || isNotFound(err) {
+		return c.unmark(ctx, job, outcome)
+	}
+	return outcome, err
+}
+
+// losses settles checkpoints that nobody will make any more. Everything it does may be
+// repeated: the run's record comes last, so that a crash before it repeats the rest.
+type losses struct {
+	runs      Runs
+	ledger    Ledger
+	threads   Threads   // nil: there are none
+	announcer Announcer // nil: nobody is told
+}
+
+// debt finds out whose checkpoint a sandbox owes, nil for none: that of its latest run,
+// or of an older one, with which its ledger row was left. Of a run that retention took
+// only the name is left.
+func (l losses) debt(ctx context.Context, latest Run, row *LedgerRow, box *Sandbox) (*Run, error) {
+	switch {
+	case latest.Checkpoint.Owes():
+		return &latest, nil
+	case row == nil || row.Owed == "":
+		return nil, nil
+	}
+	key := RunKey{Tenant: row.Tenant, Run: row.Owed}
+	r, err := l.runs.Run(ctx, key)
+	if isNotFound(err) {
+		r, err = Run{RunKey: key, Checkpoint: RunCheckpoint{State: CheckpointMoved}}, nil
+		if box != nil {
+			r.Thread = box.Material.Thread
+		}
+	}
+	return &r, err
+}
+
+// lose records that what a sandbox owes is lost, for the next run of the thread, for
+// other systems, and on the records; unless it is stored after all, or a newer one is.
+func (l losses) lose(ctx context.Context, r Run, row *LedgerRow, why string) error {
+	final, err := l.final(ctx, r, why)
+	if err == nil && final.State != CheckpointDone {
+		err = l.announce(ctx, r, final)
+	}
+	if err == nil {
+		err = l.settle(ctx, &r, row, final)
+	}
+	if l.threads != nil && r.Thread != "" {
+		_, _ = l.threads.UpdateThread(ctx, threadOf(r), ReleaseLease{Owner: loserOf(r)}) // else it lapses
+	}
+	return err
+}
+
+// settle writes what became of a checkpoint on its run's record, and then on the row.
+// What the row owes may be an older run's; the newer workspace holds that one's.
+func (l losses) settle(ctx context.Context, r *Run, row *LedgerRow, final RunCheckpoint) error {
+	if err := l.note(ctx, r, final); err != nil || row == nil || row.Owed == "" {
+		return err
+	}
+	if row.Owed != r.RunKey.Run {
+		older, err := l.runs.Run(ctx, RunKey{Tenant: row.Tenant, Run: row.Owed})
+		if err == nil && (older.Checkpoint.Owes() || older.Checkpoint.State == CheckpointMoved) {
+			err = l.note(ctx, &older, final)
+		}
+		if err != nil && !isNotFound(err) {
+			return err
+		}
+	}
+	_, err := l.ledger.UpdateRow(ctx, row.Instance, SettleDebt{Owed: row.Owed, Now: MillisOf(time.Now())})
+	return err
+}
+
+// final is what becomes of a checkpoint that is not made any more. The thread is fenced
+// before it is looked at: no capture publishes after that.
+func (l losses) final(ctx context.Context, r Run, why string) (RunCheckpoint, error) {
+	final := r.Checkpoint
+	final.State, final.ID, final.Why = CheckpointLost, "", why
+	if l.threads == nil || r.Thread == "" {
+		return final, nil
+	}
+	th, err := l.fence(ctx, r)
+	if err != nil {
+		return final, err
+	}
+	_, err = l.threads.Checkpoint(ctx, th.ThreadKey, CheckpointOf(r.RunKey.Run))
+	if err == nil {
+		final.State, final.ID = CheckpointDone, CheckpointOf(r.RunKey.Run)
+		return final, nil
+	}
+	if !isNotFound(err) {
+		return final, err
+	}
+	newer, err := l.superseded(ctx, th, r)
+	if newer {
+		final.State, final.ID = CheckpointSuperseded, th.Head
+	}
+	if newer || err != nil {
+		return final, err
+	}
+	_, err = l.threads.UpdateThread(ctx, th.ThreadKey, LoseWorkspace{Run: r.RunKey.Run, Why: why, Head: th.Head, Now: MillisOf(time.Now())})
+	return final, err
+}
+
+// loserOf is as whom a run's loss is written: not as whom its capture is.
+func loserOf(r Run) string { return ownerOf(r) + ":lost" }
+
+// fence ends whatever capture of the run is under way, and returns the thread as it is
+// then. A lease of somebody else has a newer fence than any capture.
+func (l losses) fence(ctx context.Context, r Run) (Thread, error) {
+	key := threadOf(r)
+	for range rowTries {
+		if _, err := l.threads.UpdateThread(ctx, key, ReleaseLease{Owner: ownerOf(r)}); err != nil && !Refused(err) {
+			return Thread{}, err
+		}
+		now := MillisOf(time.Now())
+		th, err := l.threads.UpdateThread(ctx, key, AcquireLease{Owner: loserOf(r), Now: now, Until: now.Add(LeaseLife)})
+		if !Refused(err) {
+			return th, err
+		}
+		if th, err = l.threads.Thread(ctx, key); err != nil || th.Lease.Owner != ownerOf(r) {
+			return th, err
+		}
+	}
+	return Thread{}, fmt.Errorf("fence the capture of run %s: its lease is taken again each time", r.RunKey)
+}
+
+// superseded reports whether the thread's head is newer than the end of the run, and
+// not of its own workspace.
+func (l losses) superseded(ctx context.Context, th Thread, r Run) (bool, error) {
+	if th.Head == "" || th.Head == CheckpointOf(r.RunKey.Run) || r.FinishedAt == 0 {
+		return false, nil
+	}
+	head, err := l.threads.Checkpoint(ctx, th.ThreadKey, th.Head)
+	return err == nil && head.CreatedAt > r.FinishedAt, ignoreNotFound(err)
+}
+
+// announce tells other systems that a checkpoint failed, was superseded or is lost.
+func (l losses) announce(ctx context.Context, r Run, c RunCheckpoint) error {
+	if l.announcer == nil {
+		return nil
+	}
+	return l.announcer.Announce(ctx, []Notice{{
+		Type: NoticeCheckpointFailed, RunKey: r.RunKey, Thread: r.Thread, Status: r.Status, ExitCode: r.ExitCode,
+		Reason: c.Why, TaskARN: r.TaskARN, At: MillisOf(time.Now()), Checkpoint: c.State,
+	}})
+}
+
+// note writes how a checkpoint stands on its run's record, if there is one still.
+func (l losses) note(ctx context.Context, r *Run, c RunCheckpoint) error {
+	if r.Checkpoint == c {
+		return nil
+	}
+	_, err := l.runs.Update(ctx, r.RunKey, NoteCheckpoint{From: r.Checkpoint.State, Checkpoint: c})
+	if isNotFound(err) {
+		err = nil
+	}
+	if err == nil {
+		r.Checkpoint = c
+	}
+	return err
+}
