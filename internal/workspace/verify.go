@@ -175,4 +175,3 @@ func (v *verifier) read(ctx context.Context, w *wantedFrame, data, slab []byte) 
 	v.frames.Add(1)
 	return nil
 }
-
