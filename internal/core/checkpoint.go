@@ -20,12 +20,12 @@ const (
 // Artifact is something that a run made beside its workspace, as a checkpoint froze
 // it: its object never changes.
 type Artifact struct {
-	Run       RunID
-	ID        string
-	Name      string
-	MIME      string
-	CreatedAt Millis
-	Object    ObjectRef
+	Run       RunID     `json:"run"`
+	ID        string    `json:"id"`
+	Name      string    `json:"name"`
+	MIME      string    `json:"mimeType"`
+	CreatedAt Millis    `json:"createdAt"`
+	Object    ObjectRef `json:"object"`
 }
 
 // MaxArtifacts is how many artifacts a thread may have.

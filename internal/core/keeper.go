@@ -31,7 +31,7 @@ const (
 	AgentBegan   AgentStarted = "started"
 	AgentRuns    AgentStarted = "already"
 	AgentMissing AgentStarted = "agent-missing" // the image has none
-	AgentRefused AgentStarted = "refused"       // the agent says that it cannot
+	AgentRefused AgentStarted = "agent-refused" // it says that it cannot, and the error why
 )
 
 // AgentJob is what an agent is started for. It holds a token: it goes over stdin and is

@@ -51,7 +51,7 @@ const GrantLife = 15 * time.Minute
 const CollectAge = 24 * time.Hour
 
 // MaxPack is the longest stored pack or layer, bytes.
-const MaxPack = 64 << 20
+const MaxPack = 256 << 20
 
 // MaxManifest is the longest root of a checkpoint, bytes.
 const MaxManifest = 4 << 20

@@ -231,6 +231,9 @@ func (k *Keeper) start(ctx context.Context, q stepRequest, step Step, at startOf
 		job.Checkpoint = step.Checkpoint
 	}
 	began, err := k.Agents.Start(ctx, at.target, job)
+	if e, ok := errors.AsType[*JournalError](err); ok && began == AgentRefused {
+		return k.fail(ctx, q, step, string(began)+": "+e.Reason)
+	}
 	if e, ok := errors.AsType[*ExecError](err); ok && e.Healing == Configuration {
 		return k.fail(ctx, q, step, e.Reason)
 	}
