@@ -156,15 +156,16 @@ func newCapture(ctx context.Context, fail context.CancelCauseFunc, options Captu
 	return c, c.openBuffers()
 }
 
-// workers is how many batches are read and frames compressed at once: more than
-// there are processors, since reading waits for disks.
-func workers() int { return runtime.GOMAXPROCS(0) + 2 }
+// workers is how many batches are read and frames compressed at once: one more than
+// there are processors, since reading waits for disks, and few, since each holds
+// buffers of several MiB.
+func workers() int { return min(runtime.GOMAXPROCS(0)+1, 4) }
 
 func (c *capture) openBuffers() (err error) {
-	if c.encoder, err = newEncoder(runtime.GOMAXPROCS(0)); err != nil {
+	if c.encoder, err = newEncoder(workers()); err != nil {
 		return err
 	}
-	if c.raws, err = newPool(workers() + 2); err != nil {
+	if c.raws, err = newPool(workers() + 1); err != nil {
 		return err
 	}
 	if c.packings, err = newPool(workers()); err != nil {

@@ -18,8 +18,8 @@ const (
 	frameTarget = manifest.MaxFrame / 4 // raw bytes of a frame of small files, at most
 	pieceSize   = manifest.MaxFrame     // raw bytes of a piece of a large file
 	packTarget  = 8 << 20               // stored bytes from which on a pack may end
-	packFull    = 12 << 20              // stored bytes from which on it does
-	packRecords = 16 << 10              // entries that wait for one pack
+	packFull    = 10 << 20              // stored bytes from which on it does
+	packRecords = 8 << 10               // entries that wait for one pack
 	packBuffers = 3                     // packs in memory: one grows, the others are sent
 )
 
@@ -57,7 +57,8 @@ type frame struct {
 // newEncoder makes an encoder that is shared by n workers.
 func newEncoder(n int) (*zstd.Encoder, error) {
 	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(n),
-		zstd.WithWindowSize(1<<20), zstd.WithLowerEncoderMem(true), zstd.WithEncoderCRC(false))
+		zstd.WithWindowSize(1<<20), zstd.WithLowerEncoderMem(true), zstd.WithEncoderCRC(false),
+		zstd.WithSingleSegment(true)) // a frame says its size, however small it is
 	if err != nil {
 		return nil, fmt.Errorf("open zstd encoder: %w", err)
 	}

@@ -1,0 +1,214 @@
+package workspace_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/sandkeeper/sandkeeper/internal/workspace"
+)
+
+var errDead = errors.New("the process is dead")
+
+// mortal is a disk whose process dies at a change: neither that one nor any later
+// one happens.
+type mortal struct {
+	disk workspace.Disk
+	mu   sync.Mutex
+	left int
+}
+
+func (m *mortal) do(change func() error) error {
+	m.mu.Lock()
+	dead := m.left == 0
+	if !dead {
+		m.left--
+	}
+	m.mu.Unlock()
+	if dead {
+		return errDead
+	}
+	return change()
+}
+
+func (m *mortal) dead() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.left == 0
+}
+
+func (m *mortal) Mkdir(dir int, name string, mode uint32) error {
+	return m.do(func() error { return m.disk.Mkdir(dir, name, mode) })
+}
+
+func (m *mortal) Create(dir int, name string) (fd int, err error) {
+	err = m.do(func() (err error) { fd, err = m.disk.Create(dir, name); return err })
+	return fd, err
+}
+
+func (m *mortal) Open(dir int, name string) (fd int, err error) {
+	err = m.do(func() (err error) { fd, err = m.disk.Open(dir, name); return err })
+	return fd, err
+}
+
+func (m *mortal) Write(fd int, data []byte, offset int64) error {
+	return m.do(func() error { return m.disk.Write(fd, data, offset) })
+}
+
+func (m *mortal) Truncate(fd int, size int64) error {
+	return m.do(func() error { return m.disk.Truncate(fd, size) })
+}
+
+func (m *mortal) Symlink(target string, dir int, name string) error {
+	return m.do(func() error { return m.disk.Symlink(target, dir, name) })
+}
+
+func (m *mortal) Link(from int, name string, to int, newName string) error {
+	return m.do(func() error { return m.disk.Link(from, name, to, newName) })
+}
+
+func (m *mortal) Rename(from int, name string, to int, newName string) error {
+	return m.do(func() error { return m.disk.Rename(from, name, to, newName) })
+}
+
+func (m *mortal) Unlink(dir int, name string, flags int) error {
+	return m.do(func() error { return m.disk.Unlink(dir, name, flags) })
+}
+
+func (m *mortal) Chown(fd int, uid, gid uint32) error {
+	return m.do(func() error { return m.disk.Chown(fd, uid, gid) })
+}
+
+func (m *mortal) Chmod(fd int, mode uint32) error {
+	return m.do(func() error { return m.disk.Chmod(fd, mode) })
+}
+
+func (m *mortal) SetXattr(fd int, name string, value []byte) error {
+	return m.do(func() error { return m.disk.SetXattr(fd, name, value) })
+}
+
+func (m *mortal) SetTimes(dir int, name string, mtime int64) error {
+	return m.do(func() error { return m.disk.SetTimes(dir, name, mtime) })
+}
+
+func (m *mortal) SetLinkOwner(dir int, name string, uid, gid uint32) error {
+	return m.do(func() error { return m.disk.SetLinkOwner(dir, name, uid, gid) })
+}
+
+func (m *mortal) SetFileTimes(fd int, mtime int64) error {
+	return m.do(func() error { return m.disk.SetFileTimes(fd, mtime) })
+}
+
+// newTree and oldTree differ in each way in which entries can.
+func newTree(t testing.TB, root string) {
+	write(t, filepath.Join(root, "same/kept.txt"), "kept", 0o644)
+	write(t, filepath.Join(root, "same/changed.txt"), "new", 0o755)
+	write(t, filepath.Join(root, "same/became-file"), "a file now", 0o644)
+	write(t, filepath.Join(root, "became-dir/in"), "in", 0o644)
+	write(t, filepath.Join(root, "added/deep/f"), "f", 0o600)
+	must(t, os.Symlink("same/kept.txt", filepath.Join(root, "link")), os.Symlink("/etc/passwd", filepath.Join(root, "same/out")),
+		os.Link(filepath.Join(root, "same/kept.txt"), filepath.Join(root, "twin")), os.Mkdir(filepath.Join(root, "bare"), 0o700))
+}
+
+func oldTree(t testing.TB, root string) {
+	write(t, filepath.Join(root, "same/kept.txt"), "kept", 0o644)
+	write(t, filepath.Join(root, "same/changed.txt"), "old", 0o644)
+	write(t, filepath.Join(root, "same/became-file/x"), "x", 0o644)
+	write(t, filepath.Join(root, "same/gone"), "gone", 0o644)
+	write(t, filepath.Join(root, "same/node_modules/m"), "protected", 0o644)
+	write(t, filepath.Join(root, "became-dir"), "a file", 0o644)
+	write(t, filepath.Join(root, "removed/.env"), "protected", 0o600)
+	write(t, filepath.Join(root, "removed/a/b"), "b", 0o644)
+	must(t, os.Symlink("same", filepath.Join(root, "link")))
+}
+
+// TestCutRestoreLeavesTheOldOrTheNewTree cuts a restore at each of its changes. Until
+// the restore is decided the tree is the old one, whole; from then on whatever looks
+// at it through this package first makes it the new one. What the policy leaves out is
+// there all the time.
+func TestCutRestoreLeavesTheOldOrTheNewTree(t *testing.T) {
+	from, store := t.TempDir(), newStore(t)
+	newTree(t, from)
+	result := capture(t, workspace.CaptureOptions{Root: from, Store: store})
+	want := snapshot(t, from)
+	for _, name := range []string{"same/node_modules", "same/node_modules/m", "removed", "removed/.env"} {
+		want[name] = node{} // survives, whatever it is
+	}
+	olds, news := 0, 0
+	for cut := 0; ; cut++ {
+		root := filepath.Join(t.TempDir(), "root")
+		must(t, os.Mkdir(root, 0o755))
+		oldTree(t, root)
+		old := snapshot(t, root)
+		d := &mortal{disk: workspace.Kernel, left: cut}
+		options := workspace.RestoreOptions{Root: root, Store: store, Manifest: result.Root}
+		_, err := workspace.RestoreOn(t.Context(), d, options)
+		if err == nil && !d.dead() {
+			break // it never came to the cut
+		}
+		decided := fileExists(filepath.Join(filepath.Dir(root), ".sandkeeper-restore-root", "journal")) || err == nil
+		if !decided && differences(snapshot(t, root), old) != nil {
+			decided = checkNew(t, root, want) == nil // cut in the removal of what is left
+		}
+		if decided {
+			news++
+		} else {
+			olds++
+			if changed := differences(snapshot(t, root), old); changed != nil {
+				t.Fatalf("cut %d: neither old nor decided: %v", cut, changed)
+			}
+		}
+		for _, kept := range []string{"same/node_modules/m", "removed/.env"} {
+			if data, err := os.ReadFile(filepath.Join(root, kept)); string(data) != "protected" {
+				t.Fatalf("cut %d: %s is %q, %v", cut, kept, data, err)
+			}
+		}
+		if err := recoverCut(t, root, cut); err != nil {
+			t.Fatalf("cut %d: recover: %v", cut, err)
+		}
+		if decided {
+			if err := checkNew(t, root, want); err != nil {
+				t.Fatalf("cut %d: after recovery: %v", cut, err)
+			}
+		} else if changed := differences(snapshot(t, root), old); changed != nil {
+			t.Fatalf("cut %d: recovery changed an undecided tree: %v", cut, changed)
+		}
+		restoreTo(t, store, result.Root, root)
+		if err := checkNew(t, root, want); err != nil {
+			t.Fatalf("cut %d: after the next restore: %v", cut, err)
+		}
+	}
+	if olds == 0 || news == 0 {
+		t.Errorf("%d cuts before and %d after the decision, want both", olds, news)
+	}
+	t.Logf("%d cuts before the decision, %d after it", olds, news)
+}
+
+// recoverCut recovers with a process that dies in the middle too, and then for good.
+func recoverCut(t *testing.T, root string, cut int) error {
+	t.Helper()
+	_ = workspace.RecoverOn(&mortal{disk: workspace.Kernel, left: cut % 7}, root)
+	return workspace.Recover(root)
+}
+
+func checkNew(t *testing.T, root string, want map[string]node) error {
+	t.Helper()
+	got := snapshot(t, root)
+	for name, n := range want {
+		if n == (node{}) {
+			if _, there := got[name]; !there {
+				return fmt.Errorf("%s did not survive", name)
+			}
+			got[name] = node{}
+		}
+	}
+	return differences(got, want)
+}
+
+func fileExists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
