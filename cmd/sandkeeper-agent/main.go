@@ -1,0 +1,91 @@
+// Command sandkeeper-agent is the program in a sandbox's image that journals an agent,
+// and captures, restores and verifies the workspace. Its rule: it needs nothing of the
+// image but a kernel, nothing of AWS but the URLs that it is given, and no secret on
+// its command line.
+//
+// Exit status: 0 done, or under way where it was told to detach; 1 the job failed, and
+// the line on stdout says why; 2 the command line or the job is not usable; 3 another
+// process has the job, whose state the line on stdout tells; 4 ended by a signal.
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+)
+
+// Exit statuses.
+const (
+	exitDone       = 0
+	exitFailed     = 1
+	exitUsage      = 2
+	exitClaimed    = 3
+	exitTerminated = 4
+)
+
+// memoryLimit is what the garbage collector aims at, so that capturing a large tree
+// fits beside whatever else the sandbox does.
+const memoryLimit = 96 << 20
+
+// commands are the subcommands, each given the words behind its name.
+var commands = map[string]func(args []string) int{
+	"start":   start,
+	"capture": foreground,
+	"restore": foreground,
+	"verify":  foreground,
+	"worker":  worker,
+	"status":  status,
+	"git":     gitCommand,
+	"version": version,
+}
+
+const usage = `usage: sandkeeper-agent COMMAND [FLAGS]
+
+  start    take a job from stdin, leave a worker behind, say: started | already | refused REASON
+  capture  take a job of that kind from stdin and carry it out; so do restore and verify
+           -claims DIR   where jobs are claimed (default the journal directory)
+           -detach       leave a worker behind, as start does
+           -progress     a line on stderr that tells how far it is, also without a terminal
+  status   tell how far a job is: -kind KIND -id ID [-claims DIR]
+  git      save DIR OUT | restore DIR IN: the state of the repositories below DIR, by hand
+  version  print the version
+
+A job is one JSON object on stdin. Results are one JSON line on stdout.
+`
+
+func main() {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryLimit)
+	}
+	os.Exit(run(os.Args[1:]))
+}
+
+func run(args []string) int {
+	if len(args) == 0 {
+		return complain("want a command")
+	}
+	command, ok := commands[args[0]]
+	if !ok {
+		return complain(fmt.Sprintf("unknown command %q", args[0]))
+	}
+	if args[0] == "capture" || args[0] == "restore" || args[0] == "verify" {
+		return command(args)
+	}
+	return command(args[1:])
+}
+
+func complain(what string) int {
+	fmt.Fprintf(os.Stderr, "sandkeeper-agent: %s\n", what)
+	io.WriteString(os.Stderr, usage)
+	return exitUsage
+}
+
+func version([]string) int {
+	text := "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		text = info.Main.Version
+	}
+	fmt.Println("sandkeeper-agent", text)
+	return exitDone
+}
