@@ -86,7 +86,7 @@ type Pin struct {
 	By         ThreadKey // the fork
 	Checkpoint CheckpointID
 	Manifest   ObjectRef // of the fork's root; the fork keeps it while it has pins
-	Objects    []string  // keys of conversation and artifacts, sorted
+	Objects    []string  // keys of artifacts, sorted
 }
 
 // Commit is the transaction that publishes a checkpoint: the head moves, the

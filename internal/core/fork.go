@@ -150,14 +150,28 @@ func (k *Keeper) branch(ctx context.Context, source Checkpoint, w Writer, id Che
 		ThreadKey: w.ThreadKey, ID: id, CreatedAt: now, Reason: ReasonForkRoot, Digest: sumOf(sealed), Files: source.Files, Bytes: source.Bytes,
 		Artifacts: source.Artifacts, PendingRuns: source.PendingRuns, ForkOf: source.ID,
 	}
-	if source.Conversation.Version > 0 {
-		c.Conversation = Conversation{Version: 1, Object: source.Conversation.Object, Runs: source.Conversation.Runs}
+	if c.Conversation, err = k.copyConversation(ctx, source.Conversation, w.ThreadKey); err != nil {
+		return Branch{}, err
 	}
 	if c.Manifest, err = k.putObject(ctx, objectKey(w.ThreadKey, manifestObjects, w.Fence, sumOf(sealed)), sealed); err != nil {
 		return Branch{}, err
 	}
 	pins, err := pinsOf(c, source.Thread, r.facts)
 	return Branch{Writer: w, Checkpoint: c, Pins: pins}, err
+}
+
+// copyConversation makes a conversation the first version of a branch's own: it outlives
+// the branch's root, which alone is pinned for.
+func (k *Keeper) copyConversation(ctx context.Context, from Conversation, to ThreadKey) (Conversation, error) {
+	if from.Version == 0 {
+		return Conversation{}, nil
+	}
+	data, err := k.readObject(ctx, from.Object)
+	if err != nil {
+		return Conversation{}, fmt.Errorf("copy conversation %s: %w", from.Object.Key, err)
+	}
+	object, err := k.putObject(ctx, objectKey(to, conversationObjects, 1, sumOf(data)), data)
+	return Conversation{Version: 1, Object: object, Runs: from.Runs}, err
 }
 
 // pinsOf are the pins that the root of a branch needs, by owner.
@@ -176,6 +190,9 @@ func pinsOf(c Checkpoint, source ThreadID, facts ManifestFacts) ([]Pin, error) {
 		owner, ok := ownerOfKey(c.Tenant, key)
 		if !ok {
 			return nil, fmt.Errorf("pin object %s: want one of a thread of the tenant", key)
+		}
+		if owner == c.Thread {
+			continue
 		}
 		pin := under(owner)
 		pin.Objects = append(pin.Objects, key)
