@@ -30,6 +30,10 @@ type Limits struct {
 	SweepTimeout time.Duration
 	// ProbeTimeout is the probe function's timeout, and bounds one call of it.
 	ProbeTimeout time.Duration
+	// CheckpointTimeout is the checkpoint function's timeout.
+	CheckpointTimeout time.Duration
+	// CaptureCall is how long a reclaim waits for one answer of the checkpoint function.
+	CaptureCall time.Duration
 	// ReclaimTimeout is the reclaim function's timeout.
 	ReclaimTimeout time.Duration
 	// DrainGrace is how long the end of a run waits for a journal that cannot be
@@ -75,6 +79,8 @@ type Limits struct {
 	// CaptureWait is when a reclaim asks again how far a capture is, unless the capture's
 	// end calls it sooner.
 	CaptureWait time.Duration
+	// CaptureMost is how long one capture may go on, however lively its agent is.
+	CaptureMost time.Duration
 	// CheckpointHold is how long a sandbox is kept whose workspace cannot be stored,
 	// from the first try that failed: longer than a fault of ours or of AWS lasts most
 	// often, and no longer than one is ready to pay for.
@@ -142,6 +148,8 @@ var DefaultLimits = Limits{
 	NewRunsFor:        50 * time.Second,
 	SweepTimeout:      120 * time.Second,
 	ProbeTimeout:      60 * time.Second,
+	CheckpointTimeout: 5 * time.Minute,
+	CaptureCall:       30 * time.Second,
 	ReclaimTimeout:    60 * time.Second,
 	DrainGrace:        30 * time.Minute,
 	StopGrace:         10 * time.Second,
@@ -163,6 +171,7 @@ var DefaultLimits = Limits{
 	ReclaimBackoffMax: time.Hour,
 	Frozen:            5 * time.Minute,
 	CaptureWait:       LeaseLife,
+	CaptureMost:       30 * time.Minute,
 	CheckpointHold:    2 * time.Hour,
 	ProbeTail:         4096,
 	ProbeRest:         64 << 10,
@@ -189,9 +198,9 @@ func (l Limits) Validate() error {
 		}
 	}
 	for _, d := range []time.Duration{l.RunTTL, l.PauseTTL, l.IdleTTL, l.Attachment, l.RunBudget, l.ClaimLease,
-		l.NewRunsFor, l.SweepTimeout, l.ProbeTimeout, l.ReclaimTimeout, l.DrainGrace, l.StopGrace, l.LaunchWindow,
+		l.NewRunsFor, l.SweepTimeout, l.ProbeTimeout, l.CheckpointTimeout, l.CaptureCall, l.ReclaimTimeout, l.DrainGrace, l.StopGrace, l.LaunchWindow,
 		l.LaunchLag, l.MissingGrace, l.DeadApart, l.DeadGap, l.NoteEvery, l.NoteGap, l.ExpiringBefore, l.Retention, l.LeakGrace, l.BreakerWindow, l.HintLapse, l.RetryStop, l.ReclaimBackoff, l.ReclaimBackoffMax, l.Frozen,
-		l.CaptureWait, l.CheckpointHold} {
+		l.CaptureWait, l.CaptureMost, l.CheckpointHold} {
 		need(d > 0, "every duration must be positive")
 	}
 	for _, n := range []int{l.ProbeTail, l.ProbeRest, l.Page, l.InlineSegment, l.StderrTail, l.BreakerMost, l.FanOutAt, l.ProbeBatch, l.ProbeCalls, l.ProbeWidth, l.SweepWidth} {
@@ -201,7 +210,8 @@ func (l Limits) Validate() error {
 	need(l.RunBudget < l.ClaimLease, "a claim's lease must outlive the run budget, or sweeps duel")
 	need(l.ClaimLease < l.RunTTL, "a claim's lease must be shorter than the run TTL")
 	need(l.NewRunsFor < l.lastStart(), "the last run taken must fit into the sweep's timeout")
-	need(l.SweepTimeout <= 15*time.Minute, "a function may run 15 minutes at most")
+	need(max(l.SweepTimeout, l.CheckpointTimeout) <= 15*time.Minute, "a function may run 15 minutes at most")
+	need(l.CaptureCall < l.ReclaimTimeout, "one question for a capture must fit into a reclaim")
 	need(l.StopGrace < l.ProbeTimeout, "a termination must fit into one probe call")
 	need(l.HintLapse < l.Attachment, "a hint must make somebody look sooner, not later")
 	need(l.LaunchWindow < l.LaunchLag, "a launch must be over before its row may be closed")
@@ -209,6 +219,7 @@ func (l Limits) Validate() error {
 	need(l.SideBytes >= int64(l.Page), "what is stored beside must hold a page")
 	need(l.NoteGap < l.MissingGrace, "a missing task must be seen more than once within its grace")
 	need(l.ReclaimBackoff <= l.ReclaimBackoffMax, "the first backoff must not exceed the last")
+	need(l.CaptureWait < l.CaptureMost, "a capture must be asked about before it is cut off")
 	need(l.ReclaimBackoff < l.CheckpointHold, "a workspace that cannot be stored must be tried more than once")
 	need(l.Page <= 4<<20, "a page must fit into a function's answer of 6 MB as base64")
 	need(l.TranscriptCap >= 4*int64(l.Page), "a transcript's cap must hold some pages")

@@ -240,6 +240,7 @@ type attempt struct {
 	owner     string  // of that lease
 	again     bool    // the capture that failed has been noted
 	capturing bool    // its capture was under way before
+	overdue   bool    // and for longer than a capture may be
 	control   Control // as read after the mark
 }
 

@@ -47,6 +47,7 @@ func (c *Reclaimer) lease(ctx context.Context, a *attempt) (ReclaimOutcome, erro
 	a.leased, a.thread, a.owner = true, th.ThreadKey, ownerOf(*a.owes)
 	if step := th.Step; step != nil && step.ID == CheckpointOf(a.owes.RunKey.Run) {
 		a.capturing = step.State == StepWorking && step.Fence == th.Fence
+		a.overdue = a.capturing && now >= step.StartedAt.Add(c.Limits.CaptureMost)
 		// Whoever notes a failure gives the lease back: that of an older fence is noted.
 		a.again = step.State == StepFailed && step.Fence < th.Fence && a.owes.Checkpoint.Tries > 0
 	}
@@ -81,6 +82,9 @@ func (c *Reclaimer) stored(ctx context.Context, a *attempt) (ReclaimOutcome, err
 		return "", nil
 	case a.box == nil:
 		return c.lose(ctx, a, "no-record: no instance record names the task")
+	case a.overdue: // giving the lease back fences it
+		c.unlease(ctx, *a)
+		return c.uncaptured(ctx, a, "too-long: the capture went on for "+c.Limits.CaptureMost.String(), true)
 	}
 	got, err := c.Checkpoints.Capture(ctx, CaptureRequest{Run: *a.owes, Sandbox: *a.box, Owner: ownerOf(*a.owes), Job: a.job, Again: a.again})
 	switch {

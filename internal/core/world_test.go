@@ -22,8 +22,10 @@ type world struct {
 	fleet  *mem.Fleet
 	limits core.Limits
 
-	stopLeaks bool
-	notices   []core.Notice
+	stopLeaks  bool
+	checkpoint core.CheckpointPolicy // of runs that have none
+	onFailure  core.OnFailure
+	notices    []core.Notice
 }
 
 // Announce notes what is told to other systems.
@@ -57,7 +59,7 @@ func (w *world) sweep(p *mem.Process) *core.Sweep {
 	view := w.fleet.View(p)
 	return &core.Sweep{
 		Runs: p, Index: p, Log: &core.LogWriter{Log: p, Blobs: p, Inline: w.limits.InlineSegment}, Sandboxes: p, Ledger: p,
-		Due: p, Tasks: view, Lister: view, Prober: view, Journals: view, Announcer: w, Queue: p, Controls: p, Breaker: p, Notes: p, Cursors: p, Budget: p, Limits: w.limits, Install: "test", Provider: "fargate", Cluster: "c", StopLeaks: w.stopLeaks,
+		Due: p, Tasks: view, Lister: view, Prober: view, Journals: view, Announcer: w, Queue: p, Controls: p, Breaker: p, Notes: p, Cursors: p, Budget: p, Limits: w.limits, Install: "test", Provider: "fargate", Cluster: "c", StopLeaks: w.stopLeaks, Checkpoint: w.checkpoint,
 		Logger: slog.New(slog.DiscardHandler),
 	}
 }
@@ -66,14 +68,14 @@ func (w *world) reclaimer(p *mem.Process) *core.Reclaimer {
 	view := w.fleet.View(p)
 	return &core.Reclaimer{
 		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Tasks: view, Stopper: view, Controls: p, Breaker: p,
-		Checkpoints: core.NoCheckpoints{}, Provider: "fargate", Limits: w.limits,
+		Checkpoints: view, Threads: p, Announcer: w, OnFailure: w.onFailure, Provider: "fargate", Limits: w.limits,
 	}
 }
 
 func (w *world) launcher(p *mem.Process) *core.Launcher {
 	view := w.fleet.View(p)
 	return &core.Launcher{
-		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Tasks: view, Describer: view, Agents: view, Queue: p, Limits: w.limits, Install: "test",
+		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Tasks: view, Describer: view, Agents: view, Queue: p, Threads: p, Announcer: w, Limits: w.limits, Install: "test",
 	}
 }
 

@@ -33,6 +33,7 @@ type fleetTask struct {
 	life                  core.TaskLife
 	reason                string
 	agents                map[core.RunID]*fleetAgent
+	captures              []*fleetCapture
 }
 
 // fleetAgent is one run's agent. Without a journal it has not begun.
@@ -239,12 +240,16 @@ func (v View) Stop(ctx context.Context, _, arn, reason string) (core.Task, error
 	return out, nil
 }
 
-// accuseStop: nobody stops a task that a live run is bound to (I1, I7).
+// accuseStop: nobody stops a task that a live run is bound to (I1, I7), or whose
+// workspace is owed (I5).
 func (f *Fleet) accuseStop(arn string) {
 	f.store.t.Helper()
 	for key, r := range f.store.State().Runs {
 		if r.TaskARN == arn && !r.Status.Terminal() {
 			f.store.t.Errorf("fleet: StopTask on %s, to which the live run %s is bound (I7)", arn, key)
+		}
+		if r.TaskARN == arn && r.Checkpoint.Owes() && f.tasks[arn] != nil && f.tasks[arn].life != core.TaskGone {
+			f.store.t.Errorf("fleet: StopTask on %s, whose workspace run %s owes (I5)", arn, key)
 		}
 	}
 }

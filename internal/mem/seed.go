@@ -52,6 +52,9 @@ type State struct {
 	Rows      map[core.InstanceID]core.LedgerRow
 	Blobs     map[string][]byte
 	Jobs      []core.ReclaimJob
+
+	Threads     map[core.ThreadKey]core.Thread
+	Checkpoints map[core.ThreadKey]map[core.CheckpointID]core.Checkpoint
 }
 
 // State returns a copy of what the store holds now.
@@ -75,5 +78,12 @@ func (s *Store) State() State {
 		out.Blobs[k] = append([]byte(nil), v...)
 	}
 	out.Jobs = append(out.Jobs, s.jobs...)
+	out.Threads, out.Checkpoints = map[core.ThreadKey]core.Thread{}, map[core.ThreadKey]map[core.CheckpointID]core.Checkpoint{}
+	for k, v := range s.shelf.threads {
+		out.Threads[k] = cloneThread(v)
+	}
+	for k, v := range s.shelf.checkpoints {
+		out.Checkpoints[k] = maps.Clone(v)
+	}
 	return out
 }
