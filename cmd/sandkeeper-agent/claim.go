@@ -162,6 +162,7 @@ func (c claim) endFormer(pid int) bool {
 		wait   time.Duration
 	}{{syscall.SIGTERM, handOver}, {syscall.SIGKILL, handOverKill}} {
 		_ = syscall.Kill(pid, step.signal)
+		_ = syscall.Kill(pid, syscall.SIGCONT) // a stopped one would heed nothing
 		for end := time.Now().Add(step.wait); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 			if c.try() {
 				return true
