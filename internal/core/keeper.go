@@ -42,7 +42,7 @@ type AgentJob struct {
 	URL             string          `json:"url"`
 	Host            string          `json:"host,omitempty"`
 	Token           string          `json:"token"`
-	Dir             string          `json:"dir"`
+	Dir             string          `json:"dir,omitempty"` // empty: as [WorkspaceVariable] says
 	Policy          json.RawMessage `json:"policy,omitempty"`
 	Secrets         []string        `json:"secrets,omitempty"` // names
 	DeadlineSeconds int64           `json:"deadlineSeconds,omitempty"`
@@ -66,7 +66,7 @@ type AgentURL interface {
 
 // JobOptions are what a caller of save, restore or verify says to the agent.
 type JobOptions struct {
-	Dir             string          `json:"dir,omitempty"` // the workspace, absolute; empty: /workspace
+	Dir             string          `json:"dir,omitempty"` // the workspace, absolute; empty: as [WorkspaceVariable] says
 	Policy          json.RawMessage `json:"policy,omitempty"`
 	Secrets         []string        `json:"secrets,omitempty"` // names
 	DeadlineSeconds int64           `json:"deadlineSeconds,omitempty"`

@@ -22,6 +22,7 @@ func TestLimitsRelations(t *testing.T) {
 		"must outlive the run budget":                       func(l *core.Limits) { l.RunBudget = l.ClaimLease },
 		"shorter than the run TTL":                          func(l *core.Limits) { l.RunTTL = l.ClaimLease },
 		"the last run taken must fit":                       func(l *core.Limits) { l.NewRunsFor = l.SweepTimeout - l.RunBudget - l.StopGrace },
+		"one question for a capture":                        func(l *core.Limits) { l.CaptureCall = l.ReclaimTimeout },
 		"15 minutes at most":                                func(l *core.Limits) { l.SweepTimeout = 15*time.Minute + 1 },
 		"a termination must fit into one probe call":        func(l *core.Limits) { l.ProbeTimeout = l.StopGrace },
 		"must make somebody look sooner":                    func(l *core.Limits) { l.HintLapse = l.Attachment },

@@ -223,7 +223,7 @@ func (k *Keeper) start(ctx context.Context, q stepRequest, step Step, at startOf
 		return StepReport{}, err
 	}
 	job := AgentJob{
-		Kind: q.kind, ID: q.id, URL: url, Host: host, Token: at.token.text(), Dir: cmp.Or(q.options.Dir, DefaultWorkspace),
+		Kind: q.kind, ID: q.id, URL: url, Host: host, Token: at.token.text(), Dir: q.options.Dir,
 		Policy: q.options.Policy, Secrets: q.options.Secrets, DeadlineSeconds: q.options.DeadlineSeconds, MaxBytes: q.options.MaxBytes,
 		Sample: q.options.Sample,
 	}
@@ -249,8 +249,12 @@ func (k *Keeper) start(ctx context.Context, q stepRequest, step Step, at startOf
 	return reportOf(step), nil
 }
 
-// DefaultWorkspace is where a sandbox's workspace lies.
-const DefaultWorkspace = "/workspace"
+// Where a sandbox's workspace lies, if no caller says: the variable of the container's
+// main process, else the directory, else that process's own working directory.
+const (
+	WorkspaceVariable = "SANDKEEPER_WORKSPACE"
+	DefaultWorkspace  = "/workspace"
+)
 
 // fail ends a step that did not come to run. Who asks learns it at once.
 func (k *Keeper) fail(ctx context.Context, q stepRequest, step Step, why string) (StepReport, error) {

@@ -89,3 +89,29 @@ func (c *Caller) Save(ctx context.Context, q core.SaveRequest) (core.StepReport,
 	err := c.Call(ctx, "save", q, &report)
 	return report, err
 }
+
+var _ core.Checkpointer = (*Caller)(nil)
+
+// Capture has the workspace that a run owes saved, or tells how far that is. While
+// somebody else writes the thread nothing is known; every other refusal is a failure.
+func (c *Caller) Capture(ctx context.Context, q core.CaptureRequest) (core.Captured, error) {
+	report, err := c.Save(ctx, core.SaveRequest{
+		ThreadKey: core.ThreadKey{Tenant: q.Run.Tenant, Thread: q.Run.Thread}, ID: core.CheckpointOf(q.Run.Run), Run: q.Run.Run,
+		Owner: q.Owner, Key: q.Sandbox.Key, Instance: q.Sandbox.Instance, Job: &q.Job, Again: q.Again,
+	})
+	if e, ok := errors.AsType[*RefusedError](err); ok && e.Code != "writer-conflict" && e.Code != "writer-lost" {
+		return core.Captured{State: core.CaptureFailed, Why: e.Code + ": " + e.Message}, nil
+	}
+	if err != nil {
+		return core.Captured{}, fmt.Errorf("capture for run %s: %w", q.Run.RunKey, err)
+	}
+	switch report.State {
+	case core.StepDone:
+		return core.Captured{State: core.CaptureDone, ID: report.Checkpoint}, nil
+	case core.StepFailed:
+		return core.Captured{State: core.CaptureFailed, Why: report.Why}, nil
+	case core.StepWorking:
+		return core.Captured{State: core.Capturing}, nil
+	}
+	return core.Captured{}, fmt.Errorf("capture for run %s: unknown state %q", q.Run.RunKey, report.State)
+}

@@ -64,6 +64,48 @@ func TestSaveIsOneInvocation(t *testing.T) {
 	}
 }
 
+func TestACaptureIsASaveOfWhatTheRunOwes(t *testing.T) {
+	job := core.ReclaimJob{Tenant: "acme", Run: "r", Key: "k", Instance: "i", Kind: core.JobEnd}
+	request := core.CaptureRequest{
+		Run:     core.Run{RunKey: core.RunKey{Tenant: "acme", Run: "r"}, Thread: "t"},
+		Sandbox: core.Sandbox{Key: "k", Instance: "i"}, Owner: "reclaim:r", Job: job, Again: true,
+	}
+	want := save
+	want.Job, want.Again = &job, true
+	for name, tt := range map[string]struct {
+		body string
+		want core.Captured
+		err  string
+	}{
+		"done":      {`{"save":{"state":"done","checkpoint":"checkpoint-r"}}`, core.Captured{State: core.CaptureDone, ID: "checkpoint-r"}, ""},
+		"under way": {`{"save":{"state":"working","why":"start-unknown"}}`, core.Captured{State: core.Capturing}, ""},
+		"failed":    {`{"save":{"state":"failed","why":"agent-missing"}}`, core.Captured{State: core.CaptureFailed, Why: "agent-missing"}, ""},
+		"refused": {`{"error":{"code":"missing-reusable-sandbox","message":"m"}}`,
+			core.Captured{State: core.CaptureFailed, Why: "missing-reusable-sandbox: m"}, ""},
+		"with another writer": {`{"error":{"code":"writer-conflict","message":"m"}}`, core.Captured{}, "writer-conflict"},
+		"with a writer lost":  {`{"error":{"code":"writer-lost","message":"m"}}`, core.Captured{}, "writer-lost"},
+		"of no known state":   {`{"save":{"state":"paused"}}`, core.Captured{}, `unknown state "paused"`},
+		"without an answer":   {`{}`, core.Captured{}, "lacks save"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got map[string]core.SaveRequest
+			client := api(t, func(w http.ResponseWriter, _ *http.Request, body []byte) {
+				if err := core.DecodeStrict(body, &got); err != nil {
+					t.Error(err)
+				}
+				fmt.Fprint(w, tt.body)
+			})
+			captured, err := (&lambdacheckpoint.Caller{Lambda: client, Function: "f", Timeout: time.Minute}).Capture(t.Context(), request)
+			if captured != tt.want || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("answered %+v, %v; want %+v with %q", captured, err, tt.want, tt.err)
+			}
+			if !reflect.DeepEqual(got["save"], want) {
+				t.Errorf("the function got %+v, want %+v", got["save"], want)
+			}
+		})
+	}
+}
+
 func TestARefusalHasItsCode(t *testing.T) {
 	client := api(t, func(w http.ResponseWriter, _ *http.Request, _ []byte) {
 		fmt.Fprint(w, `{"error":{"code":"writer-conflict","message":"acquire lease: thread acme/t: writer-conflict"}}`)

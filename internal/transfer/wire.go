@@ -185,7 +185,8 @@ type Job struct {
 	URL   string `json:"url"`
 	Host  string `json:"host,omitempty"`
 	Token string `json:"token"`
-	Dir   string `json:"dir"` // the workspace, absolute
+	// Dir is the workspace, absolute; empty: where the sandbox says that it is.
+	Dir string `json:"dir,omitempty"`
 	// Policy is the JSON form of the manifest's policy; empty: the default one.
 	Policy  json.RawMessage `json:"policy,omitempty"`
 	Secrets []string        `json:"secrets,omitempty"` // names; values are found in the sandbox
