@@ -50,13 +50,21 @@ define stage
 	done
 endef
 
+# The agent is one static file, for whatever image a sandbox has.
+define agent
+	@$(1) $(GOBUILD) -o $(2)/ ./cmd/sandkeeper-agent
+endef
+
 .PHONY: build
-build: ## Build the functions for Lambda (arm64), to dist/<function>/bootstrap
+build: ## Build functions for Lambda (arm64) and the sandboxes' agent for both machines, to dist
 	$(call stage,GOOS=linux GOARCH=arm64,arm64,dist)
+	$(call agent,GOOS=linux GOARCH=arm64,dist/agent/arm64)
+	$(call agent,GOOS=linux GOARCH=amd64,dist/agent/amd64)
 
 .PHONY: build-local
-build-local: ## Build the functions for this machine, to dist/local/<function>/bootstrap
+build-local: ## Build functions and agent for this machine, to dist/local
 	$(call stage,$(HOST),local,dist/local)
+	$(call agent,$(HOST),dist/local/agent)
 
 dist/%/bootstrap: build ;@:
 dist/local/%/bootstrap: build-local ;@:

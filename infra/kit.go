@@ -50,7 +50,7 @@ func function(scope constructs.Construct, p Props, spec functionSpec) awslambda.
 	if _, err := os.Stat(filepath.Join(code, "bootstrap")); err != nil {
 		panic(fmt.Errorf("function %s: no binary, run make build: %w", id, err))
 	}
-	name := p.Install + "-" + id
+	name := deployedName(p, spec.name)
 	logs := awslogs.NewLogGroup(scope, new(id+"-logs"), &awslogs.LogGroupProps{
 		LogGroupName:  new("/aws/lambda/" + name),
 		Retention:     awslogs.RetentionDays_ONE_MONTH,
@@ -81,6 +81,9 @@ func function(scope constructs.Construct, p Props, spec functionSpec) awslambda.
 	}
 	return awslambda.NewFunction(scope, &id, props)
 }
+
+// deployedName is what a function is called in the account.
+func deployedName(p Props, f names.Function) string { return p.Install + "-" + string(f) }
 
 // checkEnv compares what the stack would give a function with what it reads.
 func checkEnv(f names.Function, env map[names.Key]*string) error {

@@ -39,17 +39,27 @@ func (k *keeper) reapGrants(probe awslambda.Function) []grant {
 		actions: []string{"lambda:InvokeFunction"}, resources: []*string{probe.FunctionArn()},
 	}, {
 		actions: []string{"sqs:SendMessage"}, resources: []*string{k.jobs.QueueArn(), k.shards.QueueArn()},
-	}, consumes(k.shards), {
-		// In its own name only: not even a fault of reap passes for another's event.
+	}, consumes(k.shards), k.announces()}
+}
+
+// announces is telling other systems, in the installation's own name only: not even a
+// fault of ours passes for another's event.
+func (k *keeper) announces() grant {
+	return grant{
 		actions: []string{"events:PutEvents"}, resources: []*string{k.bus()},
 		conditions: map[string]any{"StringEquals": map[string]any{"events:source": new(names.SourceOwn)}},
-	}}
+	}
 }
 
 func (k *keeper) probeGrants() []grant {
-	return []grant{{
+	return append(k.execs(), grant{
 		actions: []string{"dynamodb:GetItem"}, resources: []*string{k.sandboxes.TableArn()},
-	}, {
+	})
+}
+
+// execs is what running a script in a sandbox takes.
+func (k *keeper) execs() []grant {
+	return []grant{{
 		actions:   []string{"ecs:ExecuteCommand"},
 		resources: []*string{k.cluster.ClusterArn(), k.tasks()},
 	}, {
@@ -61,8 +71,47 @@ func (k *keeper) probeGrants() []grant {
 	}}
 }
 
-func (k *keeper) reclaimGrants() []grant {
+func (k *keeper) checkpointGrants() []grant {
+	objects := k.bucket.ArnForObjects(join("*/", names.ThreadsPrefix, "/*"))
+	return append(k.execs(), grant{
+		// DeleteItem is for checkpoints, their names and pins; the item of a thread, which
+		// carries its fence, is deleted by no code.
+		actions: []string{
+			"dynamodb:ConditionCheckItem", "dynamodb:DeleteItem", "dynamodb:GetItem", "dynamodb:PutItem",
+			"dynamodb:Query", "dynamodb:UpdateItem",
+		},
+		resources: []*string{k.checkpoints.TableArn()},
+	}, grant{
+		actions: []string{"dynamodb:GetItem"}, resources: []*string{k.sandboxes.TableArn()},
+	}, grant{
+		// What a grant lets a sandbox do is also the function's own to do. Versions are
+		// deleted, never hidden, and of threads alone.
+		actions:   []string{"s3:DeleteObjectVersion", "s3:GetObject", "s3:GetObjectVersion", "s3:PutObject"},
+		resources: []*string{objects},
+	}, grant{
+		// Without it S3 answers "denied" for "not there". A look at one object names no
+		// prefix, so no condition on prefixes could be met.
+		actions: []string{"s3:ListBucket", "s3:ListBucketVersions"}, resources: []*string{k.bucket.BucketArn()},
+	}, grant{
+		actions: []string{"sqs:SendMessage"}, resources: []*string{k.jobs.QueueArn()},
+	}, grant{
+		// By name: the function's ARN would make a circle of function and role.
+		actions: []string{"lambda:GetFunctionUrlConfig"},
+		resources: []*string{k.FormatArn(&awscdk.ArnComponents{
+			Service: new("lambda"), Resource: new("function"), ArnFormat: awscdk.ArnFormat_COLON_RESOURCE_NAME,
+			ResourceName: new(deployedName(k.props, names.Checkpoint)),
+		})},
+	})
+}
+
+func (k *keeper) reclaimGrants(checkpoint awslambda.Function) []grant {
 	return []grant{{
+		actions: []string{"lambda:InvokeFunction"}, resources: []*string{checkpoint.FunctionArn()},
+	}, {
+		// The writer lease of the thread whose workspace is owed.
+		actions:   []string{"dynamodb:GetItem", "dynamodb:UpdateItem"},
+		resources: []*string{k.checkpoints.TableArn()},
+	}, {
 		actions:   []string{"dynamodb:ConditionCheckItem", "dynamodb:GetItem", "dynamodb:UpdateItem"},
 		resources: []*string{k.runs.TableArn()},
 	}, {
@@ -74,7 +123,7 @@ func (k *keeper) reclaimGrants() []grant {
 		conditions: map[string]any{"ForAllValues:StringLike": map[string]any{"dynamodb:LeadingKeys": []string{names.SandboxKeys + "*"}}},
 	}, {
 		actions: []string{"ecs:DescribeTasks", "ecs:StopTask"}, resources: []*string{k.tasks()},
-	}, consumes(k.jobs)}
+	}, consumes(k.jobs), k.announces()}
 }
 
 // consumes is what Lambda's poller does in the name of the function.

@@ -83,11 +83,14 @@ func newStack(app constructs.Construct, p Props) awscdk.Stack {
 	k.queues()
 	network := k.network()
 	probe := k.probe()
-	reclaim := k.reclaim()
+	checkpoint, url := k.checkpoint()
+	reclaim := k.reclaim(checkpoint)
 	reap := k.reap(probe)
-	k.schedules(reap)
+	k.schedules(reap, checkpoint)
 	k.taskEvents(reap)
 	k.outputs(map[names.Output]*string{
+		names.OutCheckpoint:      checkpoint.FunctionName(),
+		names.OutCheckpointURL:   url,
 		names.OutReapFunction:    reap.FunctionName(),
 		names.OutProbeFunction:   probe.FunctionName(),
 		names.OutReclaimFunction: reclaim.FunctionName(),
@@ -128,7 +131,7 @@ func (k *keeper) stores() {
 		EnforceSSL:        new(true),
 		RemovalPolicy:     awscdk.RemovalPolicy_RETAIN,
 		LifecycleRules: &[]*awss3.LifecycleRule{{
-			AbortIncompleteMultipartUploadAfter: days(7 * day),
+			AbortIncompleteMultipartUploadAfter: days(day),
 			// A week in which a deletion may be taken back.
 			NoncurrentVersionExpiration: days(7 * day),
 			ExpiredObjectDeleteMarker:   new(true),
@@ -275,19 +278,45 @@ func (k *keeper) probe() awslambda.Function {
 	})
 }
 
-func (k *keeper) reclaim() awslambda.Function {
+// checkpoint makes the function and its URL, at which agents ask for grants. The URL
+// takes everybody's requests: whoever has the token of a live step is answered, others
+// are not, since no sandbox has credentials that AWS could check.
+func (k *keeper) checkpoint() (awslambda.Function, *string) {
+	f := function(k.Stack, k.props, functionSpec{
+		name:     names.Checkpoint,
+		about:    "Keeps the workspaces of threads: grants, heads, forks, restores and collection",
+		timeout:  core.DefaultLimits.CheckpointTimeout,
+		memoryMB: 1024,
+		env: map[names.Key]*string{
+			names.CheckpointsTable:   k.checkpoints.TableName(),
+			names.SandboxesTable:     k.sandboxes.TableName(),
+			names.LogBucket:          k.bucket.BucketName(),
+			names.ReclaimQueue:       k.jobs.QueueUrl(),
+			names.CheckpointFunction: new(deployedName(k.props, names.Checkpoint)),
+		},
+		local:  k.endpoints,
+		grants: k.checkpointGrants(),
+	})
+	url := f.AddFunctionUrl(&awslambda.FunctionUrlOptions{AuthType: awslambda.FunctionUrlAuthType_NONE})
+	return f, url.Url()
+}
+
+func (k *keeper) reclaim(checkpoint awslambda.Function) awslambda.Function {
 	f := function(k.Stack, k.props, functionSpec{
 		name:     names.Reclaim,
-		about:    "Stops the tasks of ended runs, or marks them idle",
+		about:    "Has workspaces saved, then stops the tasks of ended runs or marks them idle",
 		timeout:  core.DefaultLimits.ReclaimTimeout,
 		memoryMB: 256,
 		env: map[names.Key]*string{
-			names.RunsTable:      k.runs.TableName(),
-			names.SandboxesTable: k.sandboxes.TableName(),
-			names.Mode:           &k.props.Mode,
+			names.RunsTable:          k.runs.TableName(),
+			names.SandboxesTable:     k.sandboxes.TableName(),
+			names.CheckpointsTable:   k.checkpoints.TableName(),
+			names.CheckpointFunction: checkpoint.FunctionName(),
+			names.EventBus:           &k.props.EventBus,
+			names.Mode:               &k.props.Mode,
 		},
 		local:  k.endpoints,
-		grants: k.reclaimGrants(),
+		grants: k.reclaimGrants(checkpoint),
 	})
 	k.consume("reclaim-source", k.jobs, f)
 	return f
@@ -322,37 +351,44 @@ func (k *keeper) reap(probe awslambda.Function) awslambda.Function {
 // timetable is what distinguishes one schedule from another.
 type timetable struct {
 	name, detailType, about string
+	target                  awslambda.Function
 	when                    awsscheduler.ScheduleExpression
 	retries                 float64       // of the delivery to Lambda, which tries the function once
 	within                  time.Duration // until when a delivery is worth something
 }
 
-// schedules fire reap once a minute, and once a day for what looks at everything. A
-// tick that could not be delivered is dropped: the next one sees all that it would
-// have seen.
-func (k *keeper) schedules(reap awslambda.Function) {
+// schedules fire reap once a minute, and once a day for what looks at everything, and
+// the collection of garbage once a day. A tick that could not be delivered is dropped:
+// the next one sees all that it would have seen.
+func (k *keeper) schedules(reap, checkpoint awslambda.Function) {
 	invoke := role(k.Stack, "schedule-role", "scheduler.amazonaws.com", []grant{{
-		actions: []string{"lambda:InvokeFunction"}, resources: []*string{reap.FunctionArn()},
+		actions: []string{"lambda:InvokeFunction"}, resources: []*string{reap.FunctionArn(), checkpoint.FunctionArn()},
 	}}).WithoutPolicyUpdates(nil)
 	for _, t := range []timetable{{
-		name: names.TickSchedule, detailType: names.DetailScheduleTick, about: "One sweep a minute",
+		name: names.TickSchedule, detailType: names.DetailScheduleTick, about: "One sweep a minute", target: reap,
 		when: awsscheduler.ScheduleExpression_Rate(duration(time.Minute)), within: time.Minute,
 	}, {
-		name: names.DailySchedule, detailType: names.DetailScheduleDaily, about: "One audit of ECS and one prune of idle sandboxes a day",
+		name: names.DailySchedule, detailType: names.DetailScheduleDaily, about: "One audit of ECS and one prune of idle sandboxes a day", target: reap,
 		// Not on the hour, when everybody's daily work asks ECS.
-		when:    awsscheduler.ScheduleExpression_Cron(&awsscheduler.CronOptionsWithTimezone{Hour: new("4"), Minute: new("17")}),
-		retries: 5, within: time.Hour,
+		when: daily("4", "17"), retries: 5, within: time.Hour,
+	}, {
+		name: names.CollectSchedule, detailType: names.DetailScheduleCollect, about: "One collection of what no checkpoint needs a day", target: checkpoint,
+		when: daily("3", "43"), retries: 5, within: time.Hour,
 	}} {
-		k.schedule(t, reap, invoke)
+		k.schedule(t, invoke)
 	}
 }
 
-func (k *keeper) schedule(t timetable, reap awslambda.Function, invoke awsiam.IRole) {
+func daily(hour, minute string) awsscheduler.ScheduleExpression {
+	return awsscheduler.ScheduleExpression_Cron(&awsscheduler.CronOptionsWithTimezone{Hour: &hour, Minute: &minute})
+}
+
+func (k *keeper) schedule(t timetable, invoke awsiam.IRole) {
 	awsscheduler.NewSchedule(k.Stack, &t.name, &awsscheduler.ScheduleProps{
 		ScheduleName: join(k.props.Install, "-", t.name),
 		Description:  &t.about,
 		Schedule:     t.when,
-		Target: awsschedulertargets.NewLambdaInvoke(reap, &awsschedulertargets.ScheduleTargetBaseProps{
+		Target: awsschedulertargets.NewLambdaInvoke(t.target, &awsschedulertargets.ScheduleTargetBaseProps{
 			Role:          invoke,
 			RetryAttempts: &t.retries,
 			MaxEventAge:   duration(t.within),

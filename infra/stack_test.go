@@ -235,7 +235,7 @@ func TestLogsGoWithTheirRecords(t *testing.T) {
 		t.Fatalf("%d rules, want 2", len(rules))
 	}
 	same(t, "rule of every object", rules[0], properties{
-		"AbortIncompleteMultipartUpload": properties{"DaysAfterInitiation": 7},
+		"AbortIncompleteMultipartUpload": properties{"DaysAfterInitiation": 1},
 		"ExpiredObjectDeleteMarker":      true,
 		"NoncurrentVersionExpiration":    properties{"NoncurrentDays": 7},
 		"Status":                         "Enabled",
@@ -346,17 +346,51 @@ func TestContextChoosesTheBus(t *testing.T) {
 
 func TestSchedules(t *testing.T) {
 	schedules := production.all(t, "AWS::Scheduler::Schedule")
-	for name, when := range map[string]string{names.TickSchedule: "rate(1 minute)", names.DailySchedule: "cron(17 4 * * ? *)"} {
+	tests := map[string]struct{ when, target string }{
+		names.TickSchedule:    {"rate(1 minute)", "reap.Arn"},
+		names.DailySchedule:   {"cron(17 4 * * ? *)", "reap.Arn"},
+		names.CollectSchedule: {"cron(43 3 * * ? *)", "checkpoint.Arn"},
+	}
+	for name, want := range tests {
 		s := production.one(t, "AWS::Scheduler::Schedule", name)
 		same(t, name+" name", s.Properties["Name"], "keeper-"+name)
-		same(t, name+" expression", s.Properties["ScheduleExpression"], when)
+		same(t, name+" expression", s.Properties["ScheduleExpression"], want.when)
 		same(t, name+" zone", s.Properties["ScheduleExpressionTimezone"], "Etc/UTC")
-		same(t, name+" target", flat(at(s.Properties, "Target", "Arn")), "reap.Arn")
+		same(t, name+" target", flat(at(s.Properties, "Target", "Arn")), want.target)
 		same(t, name+" role", flat(at(s.Properties, "Target", "RoleArn")), "schedulerole.Arn")
 	}
-	same(t, "number of schedules", len(schedules), 2)
-	same(t, "delivery of the daily one", at(production.one(t, "AWS::Scheduler::Schedule", names.DailySchedule).Properties, "Target", "RetryPolicy"),
-		properties{"MaximumEventAgeInSeconds": 3600, "MaximumRetryAttempts": 5})
+	same(t, "number of schedules", len(schedules), len(tests))
+	for _, name := range []string{names.DailySchedule, names.CollectSchedule} {
+		same(t, "delivery of "+name, at(production.one(t, "AWS::Scheduler::Schedule", name).Properties, "Target", "RetryPolicy"),
+			properties{"MaximumEventAgeInSeconds": 3600, "MaximumRetryAttempts": 5})
+	}
+}
+
+// TestEverybodyReachesOnlyTheURL: agents have no credentials, only the URL's own check
+// of their token. Nobody may invoke the function otherwise, and no other function has a
+// URL.
+func TestEverybodyReachesOnlyTheURL(t *testing.T) {
+	if n := len(production.all(t, "AWS::Lambda::Url")); n != 1 {
+		t.Errorf("%d URLs, want 1", n)
+	}
+	for _, r := range production.all(t, "AWS::Lambda::Url") {
+		same(t, "function", flat(r.Properties["TargetFunctionArn"]), "checkpoint.Arn")
+		same(t, "authentication", r.Properties["AuthType"], "NONE")
+		same(t, "pages of others", r.Properties["Cors"], nil)
+	}
+	var open []string
+	for _, r := range production.all(t, "AWS::Lambda::Permission") {
+		if r.Properties["Principal"] != "*" {
+			continue
+		}
+		open = append(open, flat(r.Properties["Action"]))
+		same(t, "function open to all", flat(r.Properties["FunctionName"]), "checkpoint.Arn")
+		if r.Properties["FunctionUrlAuthType"] != "NONE" && r.Properties["InvokedViaFunctionUrl"] != true {
+			t.Errorf("everybody may %s otherwise than by the URL: %v", flat(r.Properties["Action"]), r.Properties)
+		}
+	}
+	slices.Sort(open)
+	same(t, "what everybody may", open, []string{"lambda:InvokeFunction", "lambda:InvokeFunctionUrl"})
 }
 
 // TestATickIsTriedOnce: a tick is worthless a minute later, at each of its hops.
@@ -398,9 +432,10 @@ func TestTaskEvents(t *testing.T) {
 func TestFunctions(t *testing.T) {
 	limits := core.DefaultLimits
 	timeouts := map[names.Function]float64{
-		names.Reap:    limits.SweepTimeout.Seconds(),
-		names.Probe:   limits.ProbeTimeout.Seconds(),
-		names.Reclaim: limits.ReclaimTimeout.Seconds(),
+		names.Reap:       limits.SweepTimeout.Seconds(),
+		names.Probe:      limits.ProbeTimeout.Seconds(),
+		names.Reclaim:    limits.ReclaimTimeout.Seconds(),
+		names.Checkpoint: limits.CheckpointTimeout.Seconds(),
 	}
 	for _, f := range names.Functions {
 		r := production.one(t, "AWS::Lambda::Function", string(f)).Properties
@@ -422,7 +457,7 @@ func TestFunctions(t *testing.T) {
 
 // TestEventsAreWhatTheStackSends: the files that functions are tested with.
 func TestEventsAreWhatTheStackSends(t *testing.T) {
-	for file, name := range map[string]string{"reap-tick.json": names.TickSchedule, "reap-daily.json": names.DailySchedule} {
+	for file, name := range map[string]string{"reap-tick.json": names.TickSchedule, "reap-daily.json": names.DailySchedule, "checkpoint-collect.json": names.CollectSchedule} {
 		var sent, sample properties
 		schedule := production.one(t, "AWS::Scheduler::Schedule", name)
 		if err := json.Unmarshal([]byte(flat(at(schedule.Properties, "Target", "Input"))), &sent); err != nil {
@@ -464,15 +499,18 @@ func event(t *testing.T, file string, into any) {
 }
 
 func TestFunctionRefusesAnotherEnvironment(t *testing.T) {
-	value := new("x")
+	whole := map[names.Key]*string{}
+	for _, key := range names.Env[names.Reclaim] {
+		whole[key] = new(names.ModeObserve)
+	}
 	tests := []struct {
-		name string
-		env  map[names.Key]*string
-		want string
+		name   string
+		change func(env map[names.Key]*string)
+		want   string
 	}{
-		{"a missing key", map[names.Key]*string{names.RunsTable: value}, "function reclaim: no value for SANDBOXES_TABLE"},
-		{"a key too many", map[names.Key]*string{names.RunsTable: value, names.SandboxesTable: value, names.Mode: new(names.ModeObserve), names.Install: value}, "function reclaim: INSTALL is not in its list"},
-		{"a mode that is none", map[names.Key]*string{names.RunsTable: value, names.SandboxesTable: value, names.Mode: new("dry")}, `function reclaim: MODE: want observe or enforce, got "dry"`},
+		{"a missing key", func(env map[names.Key]*string) { delete(env, names.SandboxesTable) }, "function reclaim: no value for SANDBOXES_TABLE"},
+		{"a key too many", func(env map[names.Key]*string) { env[names.Install] = new("x") }, "function reclaim: INSTALL is not in its list"},
+		{"a mode that is none", func(env map[names.Key]*string) { env[names.Mode] = new("dry") }, `function reclaim: MODE: want observe or enforce, got "dry"`},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -483,7 +521,9 @@ func TestFunctionRefusesAnotherEnvironment(t *testing.T) {
 			}()
 			app := awscdk.NewApp(&awscdk.AppProps{Outdir: new(t.TempDir())})
 			stack := awscdk.NewStack(app, new("s"), nil)
-			function(stack, Props{Dist: t.TempDir()}, functionSpec{name: names.Reclaim, env: test.env})
+			env := maps.Clone(whole)
+			test.change(env)
+			function(stack, Props{Dist: t.TempDir()}, functionSpec{name: names.Reclaim, env: env})
 		})
 	}
 }
@@ -533,7 +573,22 @@ var ships = map[string][]string{
 		"logs:CreateLogStream probelogs.Arn", "logs:PutLogEvents probelogs.Arn",
 		"ssmmessages:OpenDataChannel arn:AWS::Partition:ssm:AWS::Region:AWS::AccountId:session/ecs-execute-command-*",
 	},
+	"checkpoint-role": {
+		"dynamodb:ConditionCheckItem checkpoints.Arn", "dynamodb:DeleteItem checkpoints.Arn",
+		"dynamodb:GetItem checkpoints.Arn", "dynamodb:PutItem checkpoints.Arn", "dynamodb:Query checkpoints.Arn", "dynamodb:UpdateItem checkpoints.Arn",
+		"dynamodb:GetItem sandboxes.Arn",
+		"ecs:ExecuteCommand " + allTasks, "ecs:ExecuteCommand cluster.Arn",
+		"lambda:GetFunctionUrlConfig arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:keeper-checkpoint",
+		"logs:CreateLogStream checkpointlogs.Arn", "logs:PutLogEvents checkpointlogs.Arn",
+		"s3:DeleteObjectVersion logs.Arn/*/threads/*", "s3:GetObject logs.Arn/*/threads/*", "s3:GetObjectVersion logs.Arn/*/threads/*",
+		"s3:PutObject logs.Arn/*/threads/*", "s3:ListBucket logs.Arn", "s3:ListBucketVersions logs.Arn",
+		"sqs:SendMessage reclaimjobs.Arn",
+		"ssmmessages:OpenDataChannel arn:AWS::Partition:ssm:AWS::Region:AWS::AccountId:session/ecs-execute-command-*",
+	},
 	"reclaim-role": {
+		"dynamodb:GetItem checkpoints.Arn", "dynamodb:UpdateItem checkpoints.Arn",
+		"lambda:InvokeFunction checkpoint.Arn",
+		"events:PutEvents arn:AWS::Partition:events:AWS::Region:AWS::AccountId:event-bus/default if StringEquals events:source sandkeeper",
 		"dynamodb:ConditionCheckItem runs.Arn", "dynamodb:ConditionCheckItem sandboxes.Arn",
 		"dynamodb:DeleteItem sandboxes.Arn if ForAllValues:StringLike dynamodb:LeadingKeys key#*",
 		"dynamodb:GetItem runs.Arn", "dynamodb:GetItem sandboxes.Arn",
@@ -543,7 +598,7 @@ var ships = map[string][]string{
 		"sqs:ChangeMessageVisibility reclaimjobs.Arn", "sqs:DeleteMessage reclaimjobs.Arn",
 		"sqs:GetQueueAttributes reclaimjobs.Arn", "sqs:ReceiveMessage reclaimjobs.Arn",
 	},
-	"schedule-role": {"lambda:InvokeFunction reap.Arn"},
+	"schedule-role": {"lambda:InvokeFunction checkpoint.Arn", "lambda:InvokeFunction reap.Arn"},
 	"sandbox-role": {
 		"ssmmessages:CreateControlChannel *", "ssmmessages:CreateDataChannel *",
 		"ssmmessages:OpenControlChannel *", "ssmmessages:OpenDataChannel *",
@@ -667,7 +722,7 @@ func TestOutputs(t *testing.T) {
 		names.OutRunsTable, names.OutSandboxesTable, names.OutCheckpoints, names.OutBucket, names.OutReclaimQueue,
 		names.OutDeadLetterQueue, names.OutCluster, names.OutTaskDefinition, names.OutReapFunction,
 		names.OutProbeFunction, names.OutReclaimFunction, names.OutSubnets, names.OutSecurityGroup, names.OutInstall, names.OutMode,
-		names.OutShardQueue, names.OutShardDead, names.OutEventBus,
+		names.OutShardQueue, names.OutShardDead, names.OutEventBus, names.OutCheckpoint, names.OutCheckpointURL,
 	} {
 		if production.Outputs[string(output)] == nil {
 			t.Errorf("no output %s", output)

@@ -1,15 +1,19 @@
-// Command reclaim ends the sandboxes of ended runs, or keeps them warm. It fails
-// single messages, never a batch.
+// Command reclaim has the workspaces saved that ended runs owe, then ends their
+// sandboxes or keeps them warm. It fails single messages, never a batch.
 package main
 
 import (
 	"github.com/aws/aws-lambda-go/lambda"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/ecs"
+	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
+	awslambda "github.com/aws/aws-sdk-go-v2/service/lambda"
 	"github.com/sandkeeper/sandkeeper/internal/boot"
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/ddb"
+	"github.com/sandkeeper/sandkeeper/internal/ebout"
 	"github.com/sandkeeper/sandkeeper/internal/ecstask"
+	"github.com/sandkeeper/sandkeeper/internal/lambdacheckpoint"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
@@ -18,10 +22,16 @@ func main() {
 	db := dynamodb.NewFromConfig(b.AWS)
 	boxes := ddb.NewSandboxes(db, b.Get(names.SandboxesTable))
 	tasks := &ecstask.Tasks{ECS: ecs.NewFromConfig(b.AWS)}
+	limits := core.DefaultLimits
 	reclaimer := &core.Reclaimer{
 		Runs: ddb.NewRuns(db, b.Get(names.RunsTable)), Sandboxes: boxes, Ledger: boxes, Controls: core.ModeDefault{Controls: boxes, Mode: core.Mode(b.Get(names.Mode))},
-		Transactions: ddb.NewTransactions(db, b.Get(names.RunsTable), b.Get(names.SandboxesTable)), Breaker: boxes, Tasks: tasks, Stopper: tasks, Checkpoints: core.NoCheckpoints{},
-		Provider: ecstask.Provider, Limits: core.DefaultLimits,
+		Transactions: ddb.NewTransactions(db, b.Get(names.RunsTable), b.Get(names.SandboxesTable)), Breaker: boxes, Tasks: tasks, Stopper: tasks,
+		Threads: ddb.NewThreads(db, b.Get(names.CheckpointsTable)),
+		Checkpoints: &lambdacheckpoint.Caller{
+			Lambda: awslambda.NewFromConfig(b.AWS), Function: b.Get(names.CheckpointFunction), Timeout: limits.CaptureCall,
+		},
+		Announcer: ebout.New(eventbridge.NewFromConfig(b.AWS), b.Get(names.EventBus)),
+		Provider:  ecstask.Provider, Limits: limits,
 	}
 	lambda.StartHandlerFunc(handler{reclaimer, b.Log}.handle)
 }

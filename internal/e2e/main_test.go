@@ -117,9 +117,13 @@ func (in *installation) startFargate() error {
 	if err != nil {
 		return err
 	}
+	agent, err := installAgent(in.dir)
+	if err != nil {
+		return err
+	}
 	in.fargate, err = localfargate.New(localfargate.Options{
 		Dir: filepath.Join(in.dir, "fargate"), Visible: []string{in.dir}, Events: sender.Send,
-		Habits: localfargate.QuickHabits(),
+		Habits: localfargate.QuickHabits(), Env: []string{core.AgentVariable + "=" + agent},
 	})
 	if err != nil {
 		return err

@@ -51,7 +51,7 @@ func TestDeploy(t *testing.T) {
 		names.OutRunsTable, names.OutSandboxesTable, names.OutCheckpoints, names.OutBucket, names.OutReclaimQueue,
 		names.OutDeadLetterQueue, names.OutCluster, names.OutTaskDefinition, names.OutReapFunction,
 		names.OutProbeFunction, names.OutReclaimFunction, names.OutSubnets, names.OutSecurityGroup, names.OutInstall, names.OutMode,
-		names.OutShardQueue, names.OutShardDead, names.OutEventBus,
+		names.OutShardQueue, names.OutShardDead, names.OutEventBus, names.OutCheckpoint, names.OutCheckpointURL,
 	} {
 		if outputs[output] == "" {
 			t.Errorf("no output %s", output)

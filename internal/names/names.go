@@ -12,30 +12,33 @@ type Function string
 
 // The functions of the stack.
 const (
-	Reap    Function = "reap"
-	Probe   Function = "probe"
-	Reclaim Function = "reclaim"
+	Reap       Function = "reap"
+	Probe      Function = "probe"
+	Reclaim    Function = "reclaim"
+	Checkpoint Function = "checkpoint"
 )
 
 // Functions lists every function in the order in which the stack makes them: a
 // function stands after those that it invokes.
-var Functions = []Function{Probe, Reclaim, Reap}
+var Functions = []Function{Probe, Checkpoint, Reclaim, Reap}
 
 // Key is the name of an environment variable that the stack gives a function.
 type Key string
 
 // The environment of the functions.
 const (
-	RunsTable      Key = "RUNS_TABLE"        // name of the runs table
-	SandboxesTable Key = "SANDBOXES_TABLE"   // name of the sandboxes table
-	LogBucket      Key = "LOG_BUCKET"        // name of the bucket for logs
-	Cluster        Key = "CLUSTER_ARN"       // ARN of the ECS cluster of the sandboxes
-	ReclaimQueue   Key = "RECLAIM_QUEUE_URL" // URL of the reclaim queue
-	ShardQueue     Key = "SHARD_QUEUE_URL"   // URL of the queue of shards to sweep
-	EventBus       Key = "EVENT_BUS"         // name of the bus for outbound events
-	ProbeFunction  Key = "PROBE_FUNCTION"    // name of the probe function
-	Install        Key = "INSTALL"           // name of this installation; startedBy at ECS is <install>/<instanceId>
-	Mode           Key = "MODE"              // the mode that holds until an operator sets one
+	RunsTable          Key = "RUNS_TABLE"          // name of the runs table
+	SandboxesTable     Key = "SANDBOXES_TABLE"     // name of the sandboxes table
+	CheckpointsTable   Key = "CHECKPOINTS_TABLE"   // name of the checkpoints table
+	LogBucket          Key = "LOG_BUCKET"          // name of the bucket for logs and the objects of threads
+	Cluster            Key = "CLUSTER_ARN"         // ARN of the ECS cluster of the sandboxes
+	ReclaimQueue       Key = "RECLAIM_QUEUE_URL"   // URL of the reclaim queue
+	ShardQueue         Key = "SHARD_QUEUE_URL"     // URL of the queue of shards to sweep
+	EventBus           Key = "EVENT_BUS"           // name of the bus for outbound events
+	ProbeFunction      Key = "PROBE_FUNCTION"      // name of the probe function
+	CheckpointFunction Key = "CHECKPOINT_FUNCTION" // name of the checkpoint function; its own asks for its URL by it
+	Install            Key = "INSTALL"             // name of this installation; startedBy at ECS is <install>/<instanceId>
+	Mode               Key = "MODE"                // the mode that holds until an operator sets one
 )
 
 // The values of [Mode]: the core's modes.
@@ -51,9 +54,10 @@ var Values = map[Key][]string{Mode: {ModeObserve, ModeEnforce}}
 // Env lists for each function exactly the variables it reads. The stack refuses
 // to synthesize with more or fewer, the function refuses to start with fewer.
 var Env = map[Function][]Key{
-	Reap:    {RunsTable, SandboxesTable, LogBucket, Cluster, ReclaimQueue, ShardQueue, EventBus, ProbeFunction, Install, Mode},
-	Probe:   {SandboxesTable},
-	Reclaim: {RunsTable, SandboxesTable, Mode},
+	Reap:       {RunsTable, SandboxesTable, LogBucket, Cluster, ReclaimQueue, ShardQueue, EventBus, ProbeFunction, Install, Mode},
+	Probe:      {SandboxesTable},
+	Checkpoint: {CheckpointsTable, SandboxesTable, LogBucket, ReclaimQueue, CheckpointFunction},
+	Reclaim:    {RunsTable, SandboxesTable, CheckpointsTable, CheckpointFunction, EventBus, Mode},
 }
 
 // The endpoint variables that only the local variant of the stack declares. The
@@ -88,6 +92,8 @@ const (
 	OutReapFunction    Output = "ReapFunction"
 	OutProbeFunction   Output = "ProbeFunction"
 	OutReclaimFunction Output = "ReclaimFunction"
+	OutCheckpoint      Output = "CheckpointFunction"
+	OutCheckpointURL   Output = "CheckpointUrl" // where agents in sandboxes reach the checkpoint function
 	OutSubnets         Output = "Subnets"       // comma-separated subnet ids
 	OutSecurityGroup   Output = "SecurityGroup" // security group id for sandboxes
 	OutInstall         Output = "Install"
@@ -96,18 +102,19 @@ const (
 
 // Names that the stack makes and others find again.
 const (
-	Stack          = "sandkeeper"   // default name of the stack, and of the installation
-	MetricsSpace   = "Sandkeeper"   // CloudWatch namespace
-	TickSchedule   = "tick"         // last part of the schedule's name
-	DailySchedule  = "daily"        // last part of the schedule's name
-	ReclaimJobs    = "reclaim-jobs" // last part of the queue's name
-	ReclaimDead    = "reclaim-dead-letters"
-	SweepShards    = "sweep-shards" // last part of the queue's name
-	SweepDead      = "sweep-dead-letters"
-	AgentContainer = "agent"   // container of the sample task definition
-	SandboxFamily  = "sandbox" // last part of the sample task definition's family
-	LogsPrefix     = "logs"    // second part of a log object's key: <tenant>/logs/<run>/…
-	ThreadsPrefix  = "threads" // second part of a checkpoint object's key: <tenant>/threads/<thread>/…
+	Stack           = "sandkeeper"   // default name of the stack, and of the installation
+	MetricsSpace    = "Sandkeeper"   // CloudWatch namespace
+	TickSchedule    = "tick"         // last part of the schedule's name
+	DailySchedule   = "daily"        // last part of the schedule's name
+	CollectSchedule = "collect"      // last part of the schedule's name
+	ReclaimJobs     = "reclaim-jobs" // last part of the queue's name
+	ReclaimDead     = "reclaim-dead-letters"
+	SweepShards     = "sweep-shards" // last part of the queue's name
+	SweepDead       = "sweep-dead-letters"
+	AgentContainer  = "agent"   // container of the sample task definition
+	SandboxFamily   = "sandbox" // last part of the sample task definition's family
+	LogsPrefix      = "logs"    // second part of a log object's key: <tenant>/logs/<run>/…
+	ThreadsPrefix   = "threads" // second part of a checkpoint object's key: <tenant>/threads/<thread>/…
 )
 
 // The tag of log objects, by which the bucket lets them go: a lifecycle rule knows no
@@ -128,14 +135,15 @@ const (
 // SourceOwn is the source of the events that this installation sends to others.
 const SourceOwn = "sandkeeper"
 
-// The events that the stack routes to reap.
+// The events that the stack routes to functions.
 const (
-	SourceECS           = "aws.ecs"
-	SourceLocalECS      = "local.ecs" // local Fargate's: AWS and its emulators refuse events in the name of aws.*
-	SourceSchedule      = "sandkeeper.schedule"
-	SourceNudge         = "sandkeeper.nudge" // an agent says that it has ended
-	DetailTaskState     = "ECS Task State Change"
-	DetailScheduleTick  = "Tick"
-	DetailScheduleDaily = "Daily"
-	TaskStopped         = "STOPPED" // the lastStatus that the rule lets through
+	SourceECS             = "aws.ecs"
+	SourceLocalECS        = "local.ecs" // local Fargate's: AWS and its emulators refuse events in the name of aws.*
+	SourceSchedule        = "sandkeeper.schedule"
+	SourceNudge           = "sandkeeper.nudge" // an agent says that it has ended
+	DetailTaskState       = "ECS Task State Change"
+	DetailScheduleTick    = "Tick"
+	DetailScheduleDaily   = "Daily"
+	DetailScheduleCollect = "Collect"
+	TaskStopped           = "STOPPED" // the lastStatus that the rule lets through
 )

@@ -1,0 +1,39 @@
+// Command checkpoint keeps the workspaces of threads: it starts captures and restores in
+// sandboxes, gives their agents leave to store and read packs, publishes what they hand
+// in, and forks, lists, verifies and collects what is stored. Bytes of workspaces do not
+// pass through it.
+package main
+
+import (
+	"github.com/aws/aws-lambda-go/lambda"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	awslambda "github.com/aws/aws-sdk-go-v2/service/lambda"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+
+	"github.com/sandkeeper/sandkeeper/internal/archive"
+	"github.com/sandkeeper/sandkeeper/internal/boot"
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/ddb"
+	"github.com/sandkeeper/sandkeeper/internal/ecsexec"
+	"github.com/sandkeeper/sandkeeper/internal/lambdacheckpoint"
+	"github.com/sandkeeper/sandkeeper/internal/names"
+	"github.com/sandkeeper/sandkeeper/internal/s3blob"
+	"github.com/sandkeeper/sandkeeper/internal/sqsout"
+)
+
+func main() {
+	b := boot.New(names.Checkpoint)
+	db := dynamodb.NewFromConfig(b.AWS)
+	objects := s3blob.NewObjects(s3.NewFromConfig(b.AWS), b.Get(names.LogBucket))
+	keeper := &core.Keeper{
+		Threads: ddb.NewThreads(db, b.Get(names.CheckpointsTable)), Objects: objects, Blobs: objects, Manifests: archive.Reader{},
+		Sandboxes: ddb.NewSandboxes(db, b.Get(names.SandboxesTable)),
+		Agents:    core.ExecJobStarter{Exec: ecsexec.New(b.AWS), Format: core.DefaultJournal},
+		URL: &lambdacheckpoint.Address{
+			Lambda: awslambda.NewFromConfig(b.AWS), Function: b.Get(names.CheckpointFunction), Dial: b.AWS.BaseEndpoint,
+		},
+		Queue: sqsout.New(sqs.NewFromConfig(b.AWS), b.Get(names.ReclaimQueue)), Logger: b.Log,
+	}
+	lambda.StartHandlerFunc(handler{keeper, b.Log}.handle)
+}
