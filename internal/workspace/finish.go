@@ -157,11 +157,8 @@ func (f *finisher) finish(rec *record) error {
 	if e.Deleted {
 		return f.delete(rec)
 	}
-	for i, p := range rec.places {
-		c := rec.chunks[i]
-		c.Pack, c.Skip = p.frame.pack.ref, p.skip
-		c.Frame = manifest.Frame{Offset: p.frame.offset, Stored: p.frame.stored, Raw: p.frame.raw}
-		e.Chunks = append(e.Chunks, c)
+	if len(rec.places) > 0 {
+		e.Chunks = rec.located()
 	}
 	if rec.redacted {
 		f.tally.counts.RedactedFiles++
@@ -172,6 +169,16 @@ func (f *finisher) finish(rec *record) error {
 	}
 	f.tally.add(e)
 	return f.write(*e)
+}
+
+// located are the chunks with where they are stored.
+func (r *record) located() []manifest.Chunk {
+	for i, p := range r.places {
+		c := &r.chunks[i]
+		c.Pack, c.Skip = p.frame.pack.ref, p.skip
+		c.Frame = manifest.Frame{Offset: p.frame.offset, Stored: p.frame.stored, Raw: p.frame.raw}
+	}
+	return r.chunks
 }
 
 func (f *finisher) skip(rec *record) error {

@@ -1,7 +1,6 @@
 package workspace
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -18,10 +17,13 @@ import (
 // without a name.
 const spoolMemory = 8 << 20
 
+// spoolBlock is the unit in which a spool grows.
+const spoolBlock = 256 << 10
+
 // spool holds bytes that are written once and read from any offset.
 type spool struct {
-	memory []byte
-	file   *os.File
+	blocks [][]byte // full but for the last
+	file   *os.File // nil as long as the blocks hold everything
 	size   int64
 	sum    hash.Hash
 }
@@ -31,10 +33,17 @@ func newSpool() *spool { return &spool{sum: sha256.New()} }
 // Write appends b.
 func (s *spool) Write(b []byte) (int, error) {
 	s.sum.Write(b)
-	s.size += int64(len(b))
-	if s.file == nil && len(s.memory)+len(b) <= spoolMemory {
-		s.memory = append(s.memory, b...)
-		return len(b), nil
+	written := len(b)
+	for len(b) > 0 && s.size < spoolMemory {
+		at := int(s.size % spoolBlock)
+		if at == 0 {
+			s.blocks = append(s.blocks, make([]byte, spoolBlock))
+		}
+		n := copy(s.blocks[len(s.blocks)-1][at:], b)
+		b, s.size = b[n:], s.size+int64(n)
+	}
+	if len(b) == 0 {
+		return written, nil
 	}
 	if s.file == nil {
 		if err := s.spill(); err != nil {
@@ -44,7 +53,8 @@ func (s *spool) Write(b []byte) (int, error) {
 	if _, err := s.file.Write(b); err != nil {
 		return 0, fmt.Errorf("write temporary file: %w", err)
 	}
-	return len(b), nil
+	s.size += int64(len(b))
+	return written, nil
 }
 
 func (s *spool) spill() error {
@@ -59,32 +69,24 @@ func (s *spool) spill() error {
 
 // ReadAt reads what was written.
 func (s *spool) ReadAt(b []byte, offset int64) (int, error) {
-	return io.NewSectionReader(s.parts(), 0, s.size).ReadAt(b, offset)
-}
-
-func (s *spool) parts() io.ReaderAt {
+	done := 0
+	for done < len(b) && offset < min(s.size, spoolMemory) {
+		block := s.blocks[offset/spoolBlock]
+		within := min(spoolBlock, s.size-offset/spoolBlock*spoolBlock)
+		n := copy(b[done:], block[offset%spoolBlock:within])
+		done, offset = done+n, offset+int64(n)
+	}
+	if done == len(b) {
+		return done, nil
+	}
 	if s.file == nil {
-		return bytes.NewReader(s.memory)
+		return done, io.EOF
 	}
-	return spilled{s}
+	n, err := s.file.ReadAt(b[done:], offset-spoolMemory)
+	return done + n, err
 }
 
-// spilled reads over the border between memory and file.
-type spilled struct{ *spool }
-
-func (s spilled) ReadAt(b []byte, offset int64) (int, error) {
-	n := 0
-	if offset < int64(len(s.memory)) {
-		n = copy(b, s.memory[offset:])
-	}
-	if n == len(b) {
-		return n, nil
-	}
-	m, err := s.file.ReadAt(b[n:], offset+int64(n)-int64(len(s.memory)))
-	return n + m, err
-}
-
-func (s *spool) reader() io.Reader { return io.NewSectionReader(s.parts(), 0, s.size) }
+func (s *spool) reader() io.Reader { return io.NewSectionReader(s, 0, s.size) }
 
 func (s *spool) digest() manifest.Digest { return manifest.Digest(s.sum.Sum(nil)) }
 

@@ -26,7 +26,7 @@ type node struct {
 	text   string // content or target
 	links  int    // names of the same inode in the tree
 	xattr  string // value of user.test
-	blocks int64  // of files with holes, in 64 KiB
+	stored int64  // bytes on the disk: holes have none
 }
 
 // snapshot reads a tree. Names below skip are left out.
@@ -55,9 +55,7 @@ func snapshot(t testing.TB, root string, skip ...string) map[string]node {
 			}
 			n.text = string(data)
 			inodes[st.Ino] = append(inodes[st.Ino], name)
-			if st.Blocks*512 < st.Size {
-				n.blocks = (st.Blocks*512 + 64<<10 - 1) / (64 << 10)
-			}
+			n.stored = st.Blocks * 512
 		case info.Mode()&fs.ModeSymlink != 0:
 			n.text, err = os.Readlink(path)
 		}
@@ -90,7 +88,9 @@ func differences(got, want map[string]node) error {
 		g, there := got[name]
 		if w := want[name]; !there {
 			all = append(all, fmt.Errorf("%s is missing", name))
-		} else if g != w {
+		} else if g.stored > w.stored+1<<20 {
+			all = append(all, fmt.Errorf("%s has %d bytes on the disk, want %d", name, g.stored, w.stored))
+		} else if g.stored = w.stored; g != w {
 			g.text, w.text = short(g.text, w.text), short(w.text, g.text)
 			all = append(all, fmt.Errorf("%s is %+v, want %+v", name, g, w))
 		}
