@@ -140,7 +140,7 @@ func (c *collection) missing(ctx context.Context, seen map[string]bool) error {
 }
 
 // spent reports whether nobody can come to need an object that nothing names now: its
-// fence, or its version, is behind.
+// fence is behind.
 func (c *collection) spent(key string) bool {
 	rest, _ := strings.CutPrefix(key, ThreadPrefix(c.writer.ThreadKey))
 	kind, name, _ := strings.Cut(rest, "/")
@@ -149,13 +149,7 @@ func (c *collection) spent(key string) bool {
 	if err != nil || n < 0 || !isSHA256(sum) {
 		return false // none of ours
 	}
-	switch kind {
-	case packObjects, manifestObjects, artifactObjects:
-		return n < c.writer.Fence
-	case conversationObjects:
-		return n < c.thread.Conversation.Version
-	}
-	return false
+	return n < c.writer.Fence && slices.Contains([]string{packObjects, manifestObjects, artifactObjects, conversationObjects}, kind)
 }
 
 // roots reads everything that names objects. Checkpoints come before pins: a fork needs

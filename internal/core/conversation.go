@@ -18,23 +18,27 @@ func (k *Keeper) PutConversation(ctx context.Context, key ThreadKey, seen int64,
 	if len(data) > MaxConversation {
 		return Conversation{}, invalid("too-large", "conversation: want at most %d bytes, got %d", MaxConversation, len(data))
 	}
-	th, err := k.Threads.Thread(ctx, key)
-	if err != nil {
-		return Conversation{}, err
+	// Again where a collection began meanwhile: it may take what was stored before.
+	for {
+		th, err := k.Threads.Thread(ctx, key)
+		if err != nil {
+			return Conversation{}, err
+		}
+		if have := th.Conversation; have.Version == seen+1 && have.Object.SHA256 == sumOf(data) {
+			return have, nil
+		}
+		if th.Conversation.Version != seen {
+			return Conversation{}, refuse("put conversation", "thread "+key.String(), "stale-conversation")
+		}
+		put := PutConversation{Seen: th.Conversation, Fence: th.Fence, Runs: folded, Now: nowMillis()}
+		if put.Object, err = k.putObject(ctx, objectKey(key, conversationObjects, th.Fence, sumOf(data)), data); err != nil {
+			return Conversation{}, err
+		}
+		th, err = k.Threads.UpdateThread(ctx, key, put)
+		if refusalOf(err) != "floor" {
+			return th.Conversation, err
+		}
 	}
-	object := objectKey(key, conversationObjects, seen+1, sumOf(data))
-	if have := th.Conversation; have.Version == seen+1 && have.Object.Key == object {
-		return have, nil
-	}
-	if th.Conversation.Version != seen {
-		return Conversation{}, refuse("put conversation", "thread "+key.String(), "stale-conversation")
-	}
-	ref, err := k.putObject(ctx, object, data)
-	if err != nil {
-		return Conversation{}, err
-	}
-	th, err = k.Threads.UpdateThread(ctx, key, PutConversation{Seen: th.Conversation, Object: ref, Runs: folded, Now: nowMillis()})
-	return th.Conversation, err
 }
 
 // Conversation reads a thread's conversation; ErrNotFound if none was saved.

@@ -150,7 +150,7 @@ func (k *Keeper) branch(ctx context.Context, source Checkpoint, w Writer, id Che
 		ThreadKey: w.ThreadKey, ID: id, CreatedAt: now, Reason: ReasonForkRoot, Digest: sumOf(sealed), Files: source.Files, Bytes: source.Bytes,
 		Artifacts: source.Artifacts, PendingRuns: source.PendingRuns, ForkOf: source.ID,
 	}
-	if c.Conversation, err = k.copyConversation(ctx, source.Conversation, w.ThreadKey); err != nil {
+	if c.Conversation, err = k.copyConversation(ctx, source.Conversation, w); err != nil {
 		return Branch{}, err
 	}
 	if c.Manifest, err = k.putObject(ctx, objectKey(w.ThreadKey, manifestObjects, w.Fence, sumOf(sealed)), sealed); err != nil {
@@ -162,7 +162,7 @@ func (k *Keeper) branch(ctx context.Context, source Checkpoint, w Writer, id Che
 
 // copyConversation makes a conversation the first version of a branch's own: it outlives
 // the branch's root, which alone is pinned for.
-func (k *Keeper) copyConversation(ctx context.Context, from Conversation, to ThreadKey) (Conversation, error) {
+func (k *Keeper) copyConversation(ctx context.Context, from Conversation, to Writer) (Conversation, error) {
 	if from.Version == 0 {
 		return Conversation{}, nil
 	}
@@ -170,7 +170,7 @@ func (k *Keeper) copyConversation(ctx context.Context, from Conversation, to Thr
 	if err != nil {
 		return Conversation{}, fmt.Errorf("copy conversation %s: %w", from.Object.Key, err)
 	}
-	object, err := k.putObject(ctx, objectKey(to, conversationObjects, 1, sumOf(data)), data)
+	object, err := k.putObject(ctx, objectKey(to.ThreadKey, conversationObjects, to.Fence, sumOf(data)), data)
 	return Conversation{Version: 1, Object: object, Runs: from.Runs}, err
 }
 

@@ -30,6 +30,7 @@ type keeping struct {
 	t     *testing.T
 	store *mem.Store
 	jobs  map[core.ThreadID]core.AgentJob // the newest of each thread
+	mine  map[*mem.Process]core.AgentJob  // the newest that each process had started
 	// sent are the packs that the agents remember to have stored, with their fences, by
 	// thread: what a capture that was cut leaves to the next.
 	sent map[core.ThreadID]map[string]core.PackRef
@@ -41,7 +42,7 @@ type keeping struct {
 
 func newKeeping(t *testing.T) *keeping {
 	return &keeping{
-		t: t, store: mem.New(t), jobs: map[core.ThreadID]core.AgentJob{}, sent: map[core.ThreadID]map[string]core.PackRef{},
+		t: t, store: mem.New(t), jobs: map[core.ThreadID]core.AgentJob{}, mine: map[*mem.Process]core.AgentJob{}, sent: map[core.ThreadID]map[string]core.PackRef{},
 		began: core.AgentBegan, trees: map[core.CheckpointID]tree{},
 	}
 }
@@ -67,7 +68,7 @@ type starter struct {
 func (s starter) Start(ctx context.Context, _ core.ExecTarget, job core.AgentJob) (began core.AgentStarted, err error) {
 	err = s.p.Call(ctx, "start agent", func() error {
 		th, err := s.w.store.Thread(ctx, threadKeyOf(job.Token))
-		s.w.jobs[th.Thread], began = job, s.w.began
+		s.w.jobs[th.Thread], s.w.mine[s.p], began = job, job, s.w.began
 		return err
 	})
 	return began, err
@@ -95,6 +96,7 @@ func saveOf(id core.ThreadID, checkpoint core.CheckpointID) core.SaveRequest {
 
 // save makes a checkpoint of a tree, from the request to its end.
 func (w *keeping) save(ctx context.Context, p *mem.Process, id core.ThreadID, checkpoint core.CheckpointID, files tree) error {
+	delete(w.mine, p)
 	report, err := w.keeper(p).Save(ctx, saveOf(id, checkpoint))
 	if err != nil || report.State == core.StepDone {
 		return err
@@ -102,24 +104,38 @@ func (w *keeping) save(ctx context.Context, p *mem.Process, id core.ThreadID, ch
 	if report.State == core.StepFailed {
 		return errors.New("step failed: " + report.Why)
 	}
-	return w.capture(ctx, p, id, files)
+	job, ok := w.mine[p]
+	if !ok {
+		return errUnderWay
+	}
+	return w.carryOut(ctx, p, job, files)
 }
+
+// errUnderWay says that another process's agent is at work.
+var errUnderWay = errors.New("an agent is at work")
 
 // capture is the agent's part of a save, of the newest job of the thread.
 func (w *keeping) capture(ctx context.Context, p *mem.Process, id core.ThreadID, files tree) error {
-	job, k := w.jobs[id], w.keeper(p)
+	return w.carryOut(ctx, p, w.jobs[id], files)
+}
+
+func (w *keeping) carryOut(ctx context.Context, p *mem.Process, job core.AgentJob, files tree) error {
 	w.trees[job.ID] = files
-	root, err := w.pack(ctx, p, id, files)
+	root, err := w.packOf(ctx, p, job, files)
 	if err != nil {
 		return err
 	}
-	_, err = k.CommitRoot(ctx, job.Token, root)
+	_, err = w.keeper(p).CommitRoot(ctx, job.Token, root)
 	return err
 }
 
-// pack stores what the parent lacks and returns the root.
+// pack stores what the parent of the thread's newest job lacks and returns the root.
 func (w *keeping) pack(ctx context.Context, p *mem.Process, id core.ThreadID, files tree) ([]byte, error) {
-	job, k := w.jobs[id], w.keeper(p)
+	return w.packOf(ctx, p, w.jobs[id], files)
+}
+
+func (w *keeping) packOf(ctx context.Context, p *mem.Process, job core.AgentJob, files tree) ([]byte, error) {
+	k := w.keeper(p)
 	var parent manifest.Root
 	data, err := k.Parent(ctx, job.Token)
 	if err != nil {
@@ -130,7 +146,7 @@ func (w *keeping) pack(ctx context.Context, p *mem.Process, id core.ThreadID, fi
 			return nil, err
 		}
 	}
-	a := &capturer{w: w, ctx: ctx, p: p, k: k, id: id, token: job.Token}
+	a := &capturer{w: w, ctx: ctx, p: p, k: k, id: threadKeyOf(job.Token).Thread, token: job.Token}
 	before, err := a.entries(parent)
 	if err != nil {
 		return nil, err

@@ -77,11 +77,11 @@ func ThreadPrefix(key ThreadKey) string {
 	return KeyToken(string(key.Tenant)) + "/threads/" + KeyToken(string(key.Thread)) + "/"
 }
 
-// objectKey is the key of an object of a thread: <prefix><kind>/<n>-<sha256>. n is the
-// fence under which it is written, or a conversation's version, so that no writer ever
-// takes an object for its own that a collector has set eyes on.
-func objectKey(key ThreadKey, kind string, n int64, sha256 string) string {
-	return fmt.Sprintf("%s%s/%d-%s", ThreadPrefix(key), kind, n, sha256)
+// objectKey is the key of an object of a thread: <prefix><kind>/<fence>-<sha256>. The
+// fence is the one under which it is written, so that no writer ever takes an object for
+// its own that a collector has set eyes on.
+func objectKey(key ThreadKey, kind string, fence int64, sha256 string) string {
+	return fmt.Sprintf("%s%s/%d-%s", ThreadPrefix(key), kind, fence, sha256)
 }
 
 // PackKey is the key of a pack that the manifest of a thread names.

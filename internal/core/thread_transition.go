@@ -197,6 +197,7 @@ func (t EndStep) Landed(th Thread) bool {
 type PutConversation struct {
 	Seen   Conversation // as read
 	Object ObjectRef
+	Fence  int64   // in the object's key: of the thread as read
 	Runs   []RunID // whose transcripts it folds in
 	Now    Millis
 }
@@ -204,10 +205,13 @@ type PutConversation struct {
 // Name is "put conversation".
 func (PutConversation) Name() string { return "put conversation" }
 
-// Apply: the version as read.
+// Apply: the version as read, and nothing of that fence is being collected.
 func (t PutConversation) Apply(th Thread) (Thread, error) {
-	if th.Conversation.Version != t.Seen.Version {
-		return threadRefusal(t, th, "stale-conversation")
+	if why := failing(
+		check{th.Conversation.Version == t.Seen.Version, "stale-conversation"},
+		check{th.Floor <= t.Fence, "floor"},
+	); why != "" {
+		return threadRefusal(t, th, why)
 	}
 	th.Conversation, th.UpdatedAt = t.Next(), t.Now
 	th.PendingRuns = slices.DeleteFunc(slices.Clone(th.PendingRuns), func(r RunID) bool { return slices.Contains(t.Runs, r) })

@@ -340,7 +340,7 @@ func (s *Threads) Unpin(ctx context.Context, t core.Unpin) error {
 // PutArtifact adds an artifact to a thread in one transaction.
 func (s *Threads) PutArtifact(ctx context.Context, t core.PutArtifact) error {
 	c := newThreadChange(t.Thread, t.Now)
-	c.need(gone("floor").Or(expression.Name("floor").LessThanEqual(expression.Value(t.Fence))))
+	c.need(above(t.Fence))
 	c.set("artifacts", true)
 	b := s.bundle()
 	b.change(c, threadItem(t.Thread))

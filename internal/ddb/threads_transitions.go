@@ -29,6 +29,11 @@ func leaseLives(now core.Millis) expression.ConditionBuilder {
 	return expression.Name("leaseUntil").GreaterThan(expression.Value(now)).And(there("leaseOwner"))
 }
 
+// above is the condition that nothing of that fence is being collected.
+func above(fence int64) expression.ConditionBuilder {
+	return gone("floor").Or(expression.Name("floor").LessThanEqual(expression.Value(fence)))
+}
+
 // works is the condition that a step with that token is under way.
 func works(token string) expression.ConditionBuilder {
 	return same("step.token", token).And(same("step.state", core.StepWorking))
@@ -94,7 +99,7 @@ func threadFacts(k core.ThreadKey, t core.ThreadTransition) (*change, error) {
 	switch t := t.(type) {
 	case core.PutConversation:
 		c := newThreadChange(k, t.Now)
-		c.need(is("conversation.version", t.Seen.Version))
+		c.need(is("conversation.version", t.Seen.Version), above(t.Fence))
 		c.setAny("conversation", conversationOf(t.Next()))
 		if len(t.Runs) > 0 {
 			c.update = c.update.Delete(expression.Name("pendingRuns"), expression.Value(textSet(t.Runs)))

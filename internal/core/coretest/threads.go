@@ -666,7 +666,7 @@ var threadTransitions = map[string]drawing[core.Thread, core.ThreadTransition]{
 		if rapid.IntRange(0, 3).Draw(rt, "seen another") == 0 {
 			seen = drawConversation(rt)
 		}
-		return core.PutConversation{Seen: seen, Object: core.ObjectRef{Key: "next", SHA256: "n", Size: 9}, Runs: someRuns(rt, "folded"), Now: moments.Draw(rt, "now")}
+		return core.PutConversation{Seen: seen, Object: core.ObjectRef{Key: "next", SHA256: "n", Size: 9}, Fence: as(rt, "fence", th.Fence, epochs), Runs: someRuns(rt, "folded"), Now: moments.Draw(rt, "now")}
 	}},
 	"AddPending": {draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
 		return core.AddPending{Run: runIDs.Draw(rt, "run"), Now: moments.Draw(rt, "now")}
