@@ -109,7 +109,7 @@ func newTree(t testing.TB, root string) {
 	write(t, filepath.Join(root, "same/became-file"), "a file now", 0o644)
 	write(t, filepath.Join(root, "became-dir/in"), "in", 0o644)
 	write(t, filepath.Join(root, "added/deep/f"), "f", 0o600)
-	must(t, os.Symlink("same/kept.txt", filepath.Join(root, "link")), os.Symlink("/etc/passwd", filepath.Join(root, "same/out")),
+	must(t, os.Symlink("same/kept.txt", filepath.Join(root, "link")), os.Symlink("/nonexistent/file", filepath.Join(root, "same/out")),
 		os.Link(filepath.Join(root, "same/kept.txt"), filepath.Join(root, "twin")), os.Mkdir(filepath.Join(root, "bare"), 0o700))
 }
 

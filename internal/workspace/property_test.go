@@ -63,6 +63,12 @@ func (g *gardener) newPath() string {
 	return filepath.Join(g.pick(isDir, true), gardenNames.Draw(g.t, "name"))
 }
 
+// create opens a file for writing, or what is there already unless it is a link: a
+// link that the test made may lead to a file of the machine's own.
+func (g *gardener) create() (*os.File, error) {
+	return os.OpenFile(g.newPath(), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o644)
+}
+
 func (g *gardener) content() []byte {
 	size := []int{0, 1, 100, 4096, 70_000, 1, 33, 5000, 4096, 1<<20 + 1, 12, 4<<20 + 3}[g.draw(12, "size")]
 	data := make([]byte, size)
@@ -77,11 +83,14 @@ func (g *gardener) content() []byte {
 func (g *gardener) step() {
 	switch g.draw(10, "change") {
 	case 0, 1, 2:
-		os.WriteFile(g.newPath(), g.content(), 0o644)
+		if file, err := g.create(); err == nil {
+			file.Write(g.content())
+			file.Close()
+		}
 	case 3:
 		os.Mkdir(g.newPath(), 0o755)
 	case 4:
-		os.Symlink([]string{"a", "../..", "/etc/passwd", "a/b/é"}[g.draw(4, "target")], g.newPath())
+		os.Symlink([]string{"a", "../..", "/nonexistent/file", "a/b/é"}[g.draw(4, "target")], g.newPath())
 	case 5:
 		if file := g.pick(isFile, false); file != "" {
 			os.Link(file, g.newPath())
@@ -112,7 +121,7 @@ func (g *gardener) step() {
 }
 
 func (g *gardener) sparse() {
-	file, err := os.Create(g.newPath())
+	file, err := g.create()
 	if err != nil {
 		return
 	}
