@@ -106,7 +106,7 @@ func TestAGrantIsForOneObjectOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left := grant.Until.Time().Sub(time.Now()); left <= 0 || left > time.Minute {
+	if left := time.Until(grant.Until.Time()); left <= 0 || left > time.Minute {
 		t.Errorf("good for %s, want a minute", left)
 	}
 	if status, body := use(t, http.MethodPut, grant, data, nil); status != http.StatusOK {
