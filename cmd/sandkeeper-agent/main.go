@@ -13,6 +13,9 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/wrapper"
 )
 
 // Exit statuses.
@@ -38,10 +41,17 @@ var commands = map[string]func(args []string) int{
 	"status":  status,
 	"git":     gitCommand,
 	"version": version,
+	"run":     func([]string) int { return wrapper.Start(os.Stdin, os.Stdout) },
+	"probe":   func([]string) int { return wrapper.Probe(os.Stdin, os.Stdout) },
+
+	core.WrapperCommand: func([]string) int { return wrapper.Wrap() },
 }
 
 const usage = `usage: sandkeeper-agent COMMAND [FLAGS]
 
+  run      begin an agent under a journal wrapper: {run, nonce, argv | shell, dir, inputBytes}
+           in one line on stdin, the agent's own input behind it; answers as the start script
+  probe    tell whether an agent has ended: {run, nonce, logEnd}; answers as the probe script
   start    take a job from stdin, leave a worker behind, say: started | already | refused REASON
   capture  take a job of that kind from stdin and carry it out; so do restore and verify
            -claims DIR   where jobs are claimed (default the journal directory)

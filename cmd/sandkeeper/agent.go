@@ -25,6 +25,8 @@ type agentCommand struct {
 	Stay     bool          `help:"Stay alive after the last event until SIGTERM."`
 	ExitWith int           `help:"Exit status."`
 	Stderr   string        `help:"Last words on stderr."`
+	Work     string        `help:"Leave files in the working directory, made from this text."`
+	Big      int64         `help:"Bytes of the largest of them."`
 }
 
 // event has the shape of a coding agent's stream.
@@ -67,6 +69,11 @@ func (c *agentCommand) Run() error {
 	if c.Stay {
 		<-term
 		os.Exit(128 + int(syscall.SIGTERM))
+	}
+	if c.Work != "" {
+		if err := (work{root: ".", seed: c.Work, big: c.Big}).leave(); err != nil {
+			return fmt.Errorf("agent: %w", err)
+		}
 	}
 	if c.Stderr != "" {
 		fmt.Fprintln(os.Stderr, c.Stderr)

@@ -36,15 +36,17 @@ import (
 type demoCommand struct {
 	Within   time.Duration `default:"5m" help:"Give up after this long."`
 	Assembly string        `type:"path" help:"Synthesized local variant of the stack; what make leaves otherwise."`
+	Agent    string        `default:"dist/local/agent/sandkeeper-agent" help:"The sandboxes' agent, built for this machine."`
 	Keep     bool          `help:"Keep the directory with the engine's log and what the agents wrote."`
 }
 
 // Run prints the runs while it works, and one JSON object last. It fails unless
-// every transcript is identical, nothing alive was stopped and nothing leaked.
+// every transcript and every restored workspace is identical, nothing alive was stopped
+// and nothing leaked.
 func (c *demoCommand) Run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Within, fmt.Errorf("the demo has not ended within %s", c.Within))
 	defer cancel()
-	d, err := openDemo(ctx, c.Assembly)
+	d, err := openDemo(ctx, c.Assembly, c.Agent)
 	if err != nil {
 		return errors.Join(err, context.Cause(ctx))
 	}
@@ -63,12 +65,15 @@ func (c *demoCommand) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if result.Checkpoints, result.TreesIdentical, err = d.restoreAll(ctx); err != nil {
+		return errors.Join(err, context.Cause(ctx))
+	}
 	text, err := json.Marshal(result)
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
 	fmt.Println(string(text))
-	if !result.TranscriptsIdentical || result.StoppedLive != 0 || result.Leaked != 0 {
+	if !result.TranscriptsIdentical || !result.TreesIdentical || result.StoppedLive != 0 || result.Leaked != 0 {
 		return errors.New("demo: the result above is not what it should be")
 	}
 	return nil
@@ -77,6 +82,7 @@ func (c *demoCommand) Run(ctx context.Context) error {
 // demo is an installation on this machine, and a host that starts runs in it.
 type demo struct {
 	dir     string
+	agent   string // what an image would bring
 	fargate *localfargate.Server
 	engine  *engine.Engine
 	out     engine.Outputs
@@ -95,8 +101,8 @@ type demo struct {
 
 // openDemo starts local Fargate and the engine and deploys the stack. What it has
 // begun when it fails is ended.
-func openDemo(ctx context.Context, assembly string) (d *demo, err error) {
-	d = &demo{started: time.Now()}
+func openDemo(ctx context.Context, assembly, agent string) (d *demo, err error) {
+	d = &demo{started: time.Now(), agent: agent}
 	defer func() {
 		if err != nil {
 			d.close()
@@ -130,12 +136,20 @@ func (d *demo) startFargate() error {
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
+	agent, err := filepath.Abs(d.agent)
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	if _, err := os.Stat(agent); err != nil {
+		return fmt.Errorf("demo: want the agent as make build-local leaves it: %w", err)
+	}
 	sender, err := localfargate.NewSender(d.engine.Endpoint, engine.Region, "")
 	if err != nil {
 		return err
 	}
 	d.fargate, err = localfargate.New(localfargate.Options{
-		Dir: filepath.Join(d.dir, "fargate"), Visible: []string{exe, d.dir}, Events: sender.Send,
+		Dir: filepath.Join(d.dir, "fargate"), Visible: []string{exe, agent, d.dir}, Events: sender.Send,
+		Env: []string{core.AgentVariable + "=" + agent},
 	})
 	if err != nil {
 		return err

@@ -54,7 +54,7 @@ var scenarios = []scenario{
 	{run: "host-dies", what: "its host dies while attached", fate: fateEnds, vanish: true, outcome: core.Finalized, flags: []string{"--lines=25", "--every=40ms"}},
 	{run: "open-end", what: "no final newline, multi-byte text", fate: fateEnds, outcome: core.Finalized,
 		flags: []string{"--lines=30", "--open", "--text=Grüße, 世界 🚀 \ufffd"}},
-	{run: "two-mb", what: "writes 2 MB; its first sweep is ended", fate: fateEnds, outcome: core.Finalized, flags: []string{"--lines=520", "--pad=4096"}},
+	{run: "two-mb", what: "writes 2 MB; its first sweep is ended", fate: fateEnds, outcome: core.Finalized, flags: []string{"--lines=520", "--pad=4096", "--big=100000000"}},
 	{run: "held", what: "ends; an operator holds its sandbox", fate: fateEnds, outcome: core.Finalized, flags: []string{"--lines=20"}},
 	{run: "no-exec", what: "cannot be reached any more", fate: fateLives, outcome: core.Producing, flags: []string{"--lines=100000", "--every=500ms"}},
 	{run: "turn-1", what: "ends; its sandbox is kept, and dies", fate: fateEnds, idle: true, thread: "two-turns", outcome: core.Finalized, flags: []string{"--lines=15"}},
@@ -113,7 +113,7 @@ func (d *demo) host1(ctx context.Context, s scenario) error {
 	if r, err = d.host.Launch(ctx, r, m, d.spec()); err != nil {
 		return err
 	}
-	argv := append([]string{exe, "demo-agent", "--copy=" + d.copyOf(s.run)}, s.flags...)
+	argv := append([]string{exe, "demo-agent", "--copy=" + d.copyOf(s.run), "--work=" + string(s.run)}, s.flags...)
 	if _, err = d.host.StartAgent(ctx, r, core.JournalStart{Argv: argv}, nil); err != nil {
 		return err
 	}
@@ -216,6 +216,8 @@ type demoResult struct {
 	Runs                 int                  `json:"runs"`
 	Outcomes             map[core.Outcome]int `json:"outcomes"`
 	TranscriptsIdentical bool                 `json:"transcriptsIdentical"`
+	Checkpoints          int                  `json:"checkpoints"`
+	TreesIdentical       bool                 `json:"treesIdentical"`
 	StoppedLive          int                  `json:"stoppedLive"`
 	Leaked               int                  `json:"leaked"`
 	ExitToStoppedP50     float64              `json:"exitToStoppedSecondsP50"`

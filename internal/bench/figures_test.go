@@ -20,6 +20,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	maybeStart()
 	localfargate.MaybeInit()
 	os.Exit(m.Run())
 }
@@ -84,11 +85,16 @@ var parts = []part{
 	{"writes", true, writesPerRun},
 	{"exit to stopped", true, exitToStopped},
 	{"cost", true, cost},
+	{"checkpoint calls", true, storing},
 	{"cold start", false, coldStart},
 	{"tokens", false, tokensPerRun},
 	{"lossy sessions", false, lossySessions},
 	{"memory", false, memory},
 	{"bucket share", false, bucketShare},
+	{"checkpoints of large files", false, ofLargeFiles},
+	{"checkpoints of small files", false, ofSmallFiles},
+	{"checkpoints of modules", false, ofModules},
+	{"agent", false, agentSizes},
 }
 
 // TestFigures fails only for a figure that could not be measured: one that misses its

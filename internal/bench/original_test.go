@@ -86,3 +86,14 @@ func (o *original) drive(chunks int) {
 	o.io() // DR-7: close the log
 	o.io() // DR-7: read the record again
 }
+
+// capture is a workspace with so many files, each of which is new.
+func (o *original) capture(files int) {
+	o.io() // SN-17: the thread's lease
+	for range files {
+		o.io() // SN-7: a head request, which finds nothing
+		o.io() // SN-7: the put
+	}
+	o.io() // SO-2: read the head
+	o.io() // CP-5: append
+}

@@ -249,6 +249,50 @@ func (s *stage) taskForgotten(run string) *mem.Actor {
 	return a
 }
 
+// captures is the agent that captures run r: it says that it lives, and hands in what it
+// has; where it gets no answer it repeats itself.
+func (s *stage) captures(run core.RunID) *mem.Actor {
+	a := s.play("capture", func(p *mem.Process) {
+		agent, err := s.fleet.View(p).CaptureAgent(context.Background(), run)
+		if err != nil || agent == nil || core.Refused(agent.Note(context.Background())) {
+			return
+		}
+		for range 2 {
+			if err := agent.Commit(context.Background()); err == nil || core.Refused(err) {
+				return
+			}
+		}
+	})
+	a.Ready = func() bool { return a.Begun() || s.fleet.Capturing(run) }
+	return a
+}
+
+// captureFails is an agent that cannot.
+func (s *stage) captureFails(run core.RunID) *mem.Actor {
+	a := s.play("capture that fails", func(p *mem.Process) {
+		_ = s.fleet.View(p).FailCapture(context.Background(), run, "too-large")
+	})
+	a.Ready = func() bool { return a.Begun() || s.fleet.Capturing(run) }
+	return a
+}
+
+func (s *stage) captureDies(run core.RunID) *mem.Actor {
+	a := s.event("the capture of "+string(run)+" dies", func() { s.fleet.KillCapture(run) })
+	a.Ready = func() bool { return s.fleet.Capturing(run) }
+	return a
+}
+
+// writes has a live run's host take the lease of r's thread, and give it back.
+func (s *stage) writes(owner string) *mem.Actor {
+	return s.play(owner, func(p *mem.Process) {
+		ctx := context.Background()
+		if _, err := p.UpdateThread(ctx, threadR, core.AcquireLease{Owner: owner, Now: now(), Until: now().Add(core.LeaseLife)}); err != nil {
+			return
+		}
+		_, _ = p.UpdateThread(ctx, threadR, core.ReleaseLease{Owner: owner})
+	})
+}
+
 // leave seeds a run whose viewer has left, and lets time pass.
 func leave(text string, change func(q *core.RunRequest), wait time.Duration) func(w *world) {
 	return func(w *world) {
@@ -284,8 +328,114 @@ func one(allowed ...core.Status) func(s *stage) {
 }
 
 // scenarios are what is explored. What core has no use case for is not among them:
-// a sandbox that is resumed, a continuation after a pause, a checkpoint that is owed.
+// a sandbox that is resumed, a continuation after a pause.
 var scenarios = []scenario{
+	{
+		name:       "a workspace that is captured",
+		checkpoint: core.CheckpointFinished,
+		seed:       ended(core.ReclaimEnd),
+		cast: func(s *stage) {
+			s.captures("r")
+			s.passes(125 * time.Second)
+		},
+		deliveries: 2,
+		outcome:    one(core.Completed),
+		floor:      1,
+	},
+	{
+		name:       "a capture whose agent dies",
+		checkpoint: core.CheckpointFinished,
+		seed:       ended(core.ReclaimEnd),
+		cast: func(s *stage) {
+			s.captureDies("r")
+			s.passes(125 * time.Second)
+			s.captures("r")
+		},
+		deliveries: 2,
+		outcome:    one(core.Completed),
+		floor:      1,
+	},
+	{
+		name:       "a capture and a live run that writes its thread",
+		checkpoint: core.CheckpointFinished,
+		seed:       ended(core.ReclaimEnd),
+		cast: func(s *stage) {
+			s.captures("r")
+			s.writes("host")
+			s.passes(125 * time.Second)
+		},
+		deliveries: 2,
+		outcome:    one(core.Completed),
+		floor:      1,
+	},
+	{
+		name:       "a capture and a hold",
+		checkpoint: core.CheckpointFinished,
+		seed:       ended(core.ReclaimEnd),
+		cast: func(s *stage) {
+			s.captures("r")
+			s.holds("r", true)
+		},
+		deliveries: 2,
+		outcome:    one(core.Completed),
+		floor:      1,
+	},
+	{
+		name:       "a capture whose task dies",
+		checkpoint: core.CheckpointFinished,
+		seed:       ended(core.ReclaimEnd),
+		cast: func(s *stage) {
+			s.captures("r")
+			s.taskDies("r")
+		},
+		deliveries: 2,
+		outcome:    one(core.Completed),
+		floor:      1,
+	},
+	{
+		name:       "a workspace that cannot be stored",
+		checkpoint: core.CheckpointFinished,
+		limits:     func(l *core.Limits) { l.CheckpointHold = 3 * time.Minute },
+		seed:       ended(core.ReclaimEnd),
+		cast: func(s *stage) {
+			s.captureFails("r")
+			s.passes(4 * time.Minute)
+			s.captures("r")
+		},
+		deliveries: 3,
+		outcome:    one(core.Completed),
+		floor:      1,
+	},
+	{
+		name:       "a captured sandbox that is kept warm",
+		checkpoint: core.CheckpointFinished,
+		seed:       ended(core.ReclaimIdle),
+		cast: func(s *stage) {
+			s.captures("r")
+			s.captureFails("r")
+			s.passes(40 * time.Minute)
+			s.sweeps(1)
+		},
+		deliveries: 2,
+		outcome:    one(core.Completed),
+		floor:      1,
+	},
+	{
+		name:       "the thread's next turn after a dead task",
+		checkpoint: core.CheckpointFinished,
+		seed: func(w *world) {
+			ended(core.ReclaimEnd)(w)
+			w.fleet.KillTask(w.run("r").TaskARN)
+		},
+		cast: func(s *stage) {
+			s.lost["r"] = true
+			q := start("r2")
+			q.Thread = "thread-r"
+			s.host("next host", q, "r", nil)
+		},
+		deliveries: 2,
+		floor:      1,
+	},
 	{
 		name: "a finished run, two sweeps and reclaim",
 		seed: func(w *world) {

@@ -19,6 +19,8 @@ type scenario struct {
 	name string
 	// limits, if set, changes them.
 	limits func(l *core.Limits)
+	// checkpoint is the installation's policy.
+	checkpoint core.CheckpointPolicy
 	// seed, if set, brings the world to where the schedules begin, without faults.
 	seed func(w *world)
 	// cast adds the actors.
@@ -72,7 +74,7 @@ func newStage(e *explorer) *stage {
 	accusations := &recorder{TB: e.t}
 	store := mem.New(accusations)
 	s := &stage{
-		world:    &world{t: e.t, store: store, fleet: mem.NewFleet(store), limits: testLimits()},
+		world:    &world{t: e.t, store: store, fleet: mem.NewFleet(store), limits: testLimits(), checkpoint: e.sc.checkpoint},
 		explorer: e, accusations: accusations, current: -1, sound: map[*mem.Actor]bool{},
 		held: map[core.RunID]core.Millis{}, settings: map[*mem.Actor]core.Control{}, lost: map[core.RunID]bool{},
 	}
@@ -389,10 +391,11 @@ type facts struct {
 	runs   map[core.RunKey]core.Run
 	agents map[string]mem.Agent
 	tasks  []string
+	thread core.Thread
 }
 
 func (s *stage) facts(a *mem.Actor) facts {
-	f := facts{actor: a, call: a.Waits(), runs: s.store.State().Runs, agents: map[string]mem.Agent{}, tasks: s.fleet.Running()}
+	f := facts{actor: a, call: a.Waits(), runs: s.store.State().Runs, agents: map[string]mem.Agent{}, tasks: s.fleet.Running(), thread: s.store.State().Threads[threadR]}
 	for _, agent := range s.fleet.Agents() {
 		f.agents[agent.Task+"/"+string(agent.Run)] = agent
 	}
@@ -409,6 +412,25 @@ func (s *stage) judge(before facts) {
 	s.judgeEnding(before, runs)
 	if before.call == "stop task" {
 		s.judgeStop(before, runs)
+	}
+	s.judgeThread(before, runs)
+}
+
+// judgeThread: a capture publishes nothing once its loss is told or its lease is
+// another's, and a loss is told only of what is not stored (I5, I11).
+func (s *stage) judgeThread(before facts, runs map[core.RunKey]core.Run) {
+	state := s.store.State()
+	th := state.Threads[threadR]
+	stored := state.Checkpoints[threadR]
+	if th.Head != before.thread.Head {
+		r := runs[key("r")]
+		s.need(r.Checkpoint.State != core.CheckpointLost && before.thread.WorkspaceLost == nil, "%s publishes %s after its loss was told (I5)", before.actor.Name, th.Head)
+		s.need(before.thread.Lease.Owner == core.OwnerReclaim+"r", "%s publishes under the lease of %q (I11)", before.actor.Name, before.thread.Lease.Owner)
+	}
+	if lost := th.WorkspaceLost; lost != nil && before.thread.WorkspaceLost == nil {
+		_, there := stored[core.CheckpointOf(lost.Run)]
+		s.need(!there, "%s tells the loss of run %s, whose workspace is stored (I5)", before.actor.Name, lost.Run)
+		s.need(th.Lease.Owner != core.OwnerReclaim+string(lost.Run), "%s tells the loss of run %s while it may be captured (I5)", before.actor.Name, lost.Run)
 	}
 }
 
@@ -510,11 +532,19 @@ func (s *stage) quiet() {
 			s.accusations.Errorf("a sound sweep: %v", err)
 		}
 		s.trace = append(s.trace, fmt.Sprintf("(%s pass, a sound sweep and its reclaims)", wait))
-		for _, job := range s.store.TakeJobs() {
-			_, _ = s.reclaimer(s.store.Process).Do(context.Background(), job)
+		s.reclaims()
+		for k := range s.store.State().Runs { // whoever captures still comes to its end, or is fenced
+			_ = s.fleet.View(s.store.Process).CommitCapture(context.Background(), k.Run)
 		}
+		s.reclaims()
 		s.store.Check(s.accusations)
 		s.fleet.CheckTasks()
+	}
+}
+
+func (s *stage) reclaims() {
+	for _, job := range s.store.TakeJobs() {
+		_, _ = s.reclaimer(s.store.Process).Do(context.Background(), job)
 	}
 }
 
@@ -552,6 +582,7 @@ func (s *stage) verify() {
 	}
 	for k, r := range state.Runs {
 		s.verifyRun(r, agents[k.Run])
+		s.verifyCheckpoint(r, state)
 	}
 	if s.sc.outcome != nil {
 		s.sc.outcome(s)
@@ -571,6 +602,21 @@ func (s *stage) verifyRun(r core.Run, agent mem.Agent) {
 	s.need(r.Status != core.Completed || agent.Exited, "run %s is completed without a sentinel (I2)", r.RunKey)
 	s.need(s.lost[r.RunKey.Run] || !agent.Exited || r.Status == core.Completed, "run %s: its agent ended by itself, and it is %s (%+v)",
 		r.RunKey, r.Status, r.Error)
+}
+
+// verifyCheckpoint: what a run owed is stored, whole, or its loss is recorded and told;
+// and the record says which.
+func (s *stage) verifyCheckpoint(r core.Run, state mem.State) {
+	thread := core.ThreadKey{Tenant: r.Tenant, Thread: r.Thread}
+	stored, there := state.Checkpoints[thread][core.CheckpointOf(r.RunKey.Run)]
+	loss := state.Threads[thread].WorkspaceLost
+	told := loss != nil && loss.Run == r.RunKey.Run
+	c := r.Checkpoint
+	s.need(c.State == core.CheckpointNotOwed || c.Settled(), "run %s: what became of its checkpoint is not known: %+v (I5)", r.RunKey, c)
+	s.need(there == (c.State == core.CheckpointDone), "run %s: checkpoint %+v, stored %t (I5)", r.RunKey, c, there)
+	s.need(told == (c.State == core.CheckpointLost), "run %s: checkpoint %+v, told as lost %t (I5)", r.RunKey, c, told)
+	s.need(!there || s.lost[r.RunKey.Run] || stored.Digest == s.fleet.Workspace(r.TaskARN), "run %s: its checkpoint is not its workspace (I5)", r.RunKey)
+	s.need(c.State != core.CheckpointLost || slices.Contains(s.told(core.NoticeCheckpointFailed), string(r.RunKey.Run)), "run %s: nobody was told of its loss (I5)", r.RunKey)
 }
 
 func (s *stage) describe(state mem.State) string {

@@ -3,6 +3,7 @@ package core_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/wrapper"
 )
 
 const testNonce = "00112233445566778899aabbccddeeff"
@@ -42,6 +44,8 @@ type box struct {
 	dir   string
 	env   []string
 	runs  core.JournalFormat
+	// program says that the agent binary begins agents, rather than a script.
+	program bool
 }
 
 func newBox(t testing.TB, shell []string) *box {
@@ -57,6 +61,57 @@ func newBox(t testing.TB, shell []string) *box {
 func inEachShell(t *testing.T, check func(t *testing.T, b *box)) {
 	for _, shell := range shells(t) {
 		t.Run(strings.Join(shell, " "), func(t *testing.T) { check(t, newBox(t, shell)) })
+	}
+}
+
+// inEachWrapper is inEachShell, and once more with the wrapper that is a program.
+func inEachWrapper(t *testing.T, check func(t *testing.T, b *box)) {
+	inEachShell(t, check)
+	t.Run("program", func(t *testing.T) {
+		b := newBox(t, shells(t)[0])
+		b.program = true
+		check(t, b)
+	})
+}
+
+// starting is the command that begins an agent, and its stdin.
+func (b *box) starting(ctx context.Context, s core.JournalStart, input string, hold *os.File) (*exec.Cmd, string) {
+	b.t.Helper()
+	script, err := b.runs.StartScript(s)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	cmd := b.command(ctx, script, hold)
+	if !b.program {
+		return cmd, input
+	}
+	job := wrapper.Job{Run: s.Run, Nonce: s.Nonce, Argv: s.Argv, Shell: s.Shell, Dir: s.Dir}
+	if s.Input {
+		job.InputBytes = &s.InputBytes
+	}
+	line, err := json.Marshal(job)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if len(b.shell) > 2 { // what runs the shell runs the program as well
+		cmd.Args = append(slices.Clone(b.shell[:len(b.shell)-1]), self, "run")
+	} else {
+		cmd.Path, cmd.Args = self, []string{self, "run"}
+	}
+	return cmd, string(line) + "\n" + input
+}
+
+// gone waits until the wrapper of id is seen no more, and with it all it has begun.
+func (b *box) gone(id core.RunID) {
+	b.t.Helper()
+	for end := time.Now().Add(60 * time.Second); b.probe(id, 0).Wrapper == core.WrapperAlive; {
+		if time.Now().After(end) {
+			b.t.Fatal("wait for the wrapper: it lives on")
+		}
 	}
 }
 
@@ -79,7 +134,11 @@ func (b *box) run(script string, input string, hold *os.File) []byte {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), 90*time.Second)
 	defer cancel()
-	cmd := b.command(ctx, script, hold)
+	return b.execute(b.command(ctx, script, hold), input)
+}
+
+func (b *box) execute(cmd *exec.Cmd, input string) []byte {
+	b.t.Helper()
 	var out, diagnostics bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &diagnostics
 	if err := cmd.Run(); err != nil {
@@ -105,20 +164,21 @@ func (b *box) start(s core.JournalStart, input string) agent {
 
 func (b *box) startWith(s core.JournalStart, input string) agent {
 	b.t.Helper()
-	script, err := b.runs.StartScript(s)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	ctx, cancel := context.WithTimeout(b.t.Context(), 90*time.Second)
+	defer cancel()
 	r, w, err := os.Pipe()
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	b.t.Cleanup(func() { r.Close() })
-	out := b.run(script, input, w)
+	out := b.execute(b.starting(ctx, s, input, w))
 	w.Close()
 	started, err := core.ParseStart(out)
 	if err != nil {
 		b.t.Fatalf("parse %q: %v", out, err)
+	}
+	if b.program {
+		return agent{started, func() { b.gone(s.Run) }}
 	}
 	return agent{started, func() {
 		r.SetReadDeadline(time.Now().Add(60 * time.Second))
@@ -235,7 +295,7 @@ func TestStartWritesTheAgentsStdoutAndThenTheSentinel(t *testing.T) {
 		"an escape and a quote": "it's \x1b[0m",
 	} {
 		t.Run(name, func(t *testing.T) {
-			inEachShell(t, func(t *testing.T, b *box) {
+			inEachWrapper(t, func(t *testing.T, b *box) {
 				b.shellRun("r/1", "printf %s '"+strings.ReplaceAll(output, "'", `'\''`)+"'; echo oops >&2; exit 3")
 				if got := b.journal("r/1"); got != output+end {
 					t.Errorf("journal %q, want %q", got, output+end)
@@ -252,7 +312,7 @@ func TestStartWritesTheAgentsStdoutAndThenTheSentinel(t *testing.T) {
 }
 
 func TestStartBeginsAnAgentOnce(t *testing.T) {
-	inEachShell(t, func(t *testing.T, b *box) {
+	inEachWrapper(t, func(t *testing.T, b *box) {
 		first := b.start(core.JournalStart{Run: "r", Shell: "echo begun"}, "")
 		second := b.start(core.JournalStart{Run: "r", Shell: "echo begun"}, "")
 		first.wait()
@@ -268,7 +328,7 @@ func TestStartBeginsAnAgentOnce(t *testing.T) {
 }
 
 func TestStartGivesTheAgentItsWordsInputAndPlace(t *testing.T) {
-	inEachShell(t, func(t *testing.T, b *box) {
+	inEachWrapper(t, func(t *testing.T, b *box) {
 		dir := t.TempDir()
 		words := []string{"sh", "-c", `pwd; printf '<%s>' "$@"; cat; env | grep ^SANDKEEPER_RUN=`, "x", "a b", "", "$(id)", "it's", "new\nline", "é"}
 		b.start(core.JournalStart{Run: "r_1", Argv: words, Dir: dir, Input: true, InputBytes: 8}, "in\x00 put\n").wait()
@@ -284,12 +344,8 @@ func TestStartGivesTheAgentItsWordsInputAndPlace(t *testing.T) {
 }
 
 func TestStartRefusesInputThatIsCutShort(t *testing.T) {
-	inEachShell(t, func(t *testing.T, b *box) {
-		script, err := b.runs.StartScript(core.JournalStart{Run: "r", Nonce: testNonce, Shell: "cat", Input: true, InputBytes: 9})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = core.ParseStart(b.run(script, "short", nil))
+	inEachWrapper(t, func(t *testing.T, b *box) {
+		_, err := core.ParseStart(b.execute(b.starting(t.Context(), core.JournalStart{Run: "r", Nonce: testNonce, Shell: "cat", Input: true, InputBytes: 9}, "short", nil)))
 		if err == nil || !strings.Contains(err.Error(), "input-incomplete") {
 			t.Errorf("parse answer: %v, want input-incomplete", err)
 		}
@@ -300,7 +356,7 @@ func TestStartRefusesInputThatIsCutShort(t *testing.T) {
 }
 
 func TestStartDetachesTheAgent(t *testing.T) {
-	inEachShell(t, func(t *testing.T, b *box) {
+	inEachWrapper(t, func(t *testing.T, b *box) {
 		gate := filepath.Join(b.t.TempDir(), "gate")
 		if err := syscall.Mkfifo(gate, 0o600); err != nil {
 			t.Fatal(err)
@@ -336,12 +392,8 @@ func (b *box) gated(id core.RunID, hold *os.File) (gate string) {
 	if err := syscall.Mkfifo(gate, 0o600); err != nil {
 		b.t.Fatal(err)
 	}
-	script, err := b.runs.StartScript(core.JournalStart{Run: id, Nonce: testNonce, Shell: "echo ready; read x <" + gate})
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	cmd := b.command(b.t.Context(), script, nil)
-	cmd.ExtraFiles = []*os.File{hold}
+	cmd, input := b.starting(b.t.Context(), core.JournalStart{Run: id, Nonce: testNonce, Shell: "echo ready; read x <" + gate}, "", nil)
+	cmd.Stdin, cmd.ExtraFiles = strings.NewReader(input), []*os.File{hold}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		b.t.Fatalf("run script: %v: %s", err, out)
 	}
@@ -352,7 +404,7 @@ func (b *box) gated(id core.RunID, hold *os.File) (gate string) {
 // An exec channel keeps its terminal and its status on descriptors of its own; an
 // agent that held one would keep the channel open until it ends.
 func TestStartLeavesNothingOpenInTheAgent(t *testing.T) {
-	inEachShell(t, func(t *testing.T, b *box) {
+	inEachWrapper(t, func(t *testing.T, b *box) {
 		r, w, err := os.Pipe()
 		if err != nil {
 			t.Fatal(err)
@@ -390,7 +442,7 @@ func TestWrapperOutlivesASignalToItself(t *testing.T) {
 }
 
 func TestTerminateBeforeTheStartPreventsIt(t *testing.T) {
-	inEachShell(t, func(t *testing.T, b *box) {
+	inEachWrapper(t, func(t *testing.T, b *box) {
 		for range 2 {
 			if done := b.terminate("r", time.Second); !done.Prevented || done.Sentinel {
 				t.Errorf("terminate: %+v", done)
@@ -451,7 +503,7 @@ func TestTerminateEndsTheAgentAndAllItLeft(t *testing.T) {
 		"an agent that ended and left a server": {`sleep 1000 & echo ready`, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inEachShell(t, func(t *testing.T, b *box) {
+			inEachWrapper(t, func(t *testing.T, b *box) {
 				a := b.start(core.JournalStart{Run: "r", Shell: c.agent}, "")
 				b.await("r", "ready")
 				done := b.terminate("r", time.Second)
@@ -568,7 +620,7 @@ func (b *box) write(id core.RunID, text string) {
 }
 
 func TestScriptsReadRegularFilesOnly(t *testing.T) {
-	inEachShell(t, func(t *testing.T, b *box) {
+	inEachWrapper(t, func(t *testing.T, b *box) {
 		b.mkdir()
 		target := filepath.Join(b.t.TempDir(), "target")
 		os.WriteFile(target, []byte(b.runs.Sentinel(testNonce, 0)), 0o600)
@@ -588,8 +640,7 @@ func TestScriptsReadRegularFilesOnly(t *testing.T) {
 			if _, err := core.ParsePage(b.run(script, "", nil)); err == nil || !strings.Contains(err.Error(), reason) {
 				t.Errorf("page of %s: %v", reason, err)
 			}
-			script, _ = b.runs.StartScript(core.JournalStart{Run: id, Nonce: testNonce, Shell: "echo x"})
-			if _, err := core.ParseStart(b.run(script, "", nil)); err == nil || !strings.Contains(err.Error(), reason) {
+			if _, err := core.ParseStart(b.execute(b.starting(t.Context(), core.JournalStart{Run: id, Nonce: testNonce, Shell: "echo x"}, "", nil))); err == nil || !strings.Contains(err.Error(), reason) {
 				t.Errorf("start on %s: %v", reason, err)
 			}
 		}
@@ -664,7 +715,7 @@ func (b *box) mainProcess(user *syscall.Credential, env ...string) {
 }
 
 func TestStartRunsTheAgentAsTheMainProcessDoes(t *testing.T) {
-	inEachShell(t, func(t *testing.T, b *box) {
+	inEachWrapper(t, func(t *testing.T, b *box) {
 		b.mainProcess(&syscall.Credential{Uid: 65534, Gid: 65534}, pathVariable,
 			"PLAIN=a b", "LINES=one\ntwo\n", "odd.name=1", "UTF=Á日", "QUOTE='\"$x`")
 		b.start(core.JournalStart{Run: "r", Argv: []string{"sh", "-c", `id -u; id -g; pwd; printf '%s|' "$PLAIN" "$LINES" "$UTF" "$QUOTE" "$HOME"; echo err >/dev/stderr`}}, "").wait()
@@ -686,7 +737,7 @@ func TestStartRunsTheAgentAsTheMainProcessDoes(t *testing.T) {
 }
 
 func TestStartTakesTheSessionsEnvironmentFromAnInitThatHidesIt(t *testing.T) {
-	inEachShell(t, func(t *testing.T, b *box) {
+	inEachWrapper(t, func(t *testing.T, b *box) {
 		b.mainProcess(&syscall.Credential{}, "HIDDEN=1")
 		b.env = append(b.env, "SHOWN=2", "LC_ALL=C.UTF-8")
 		b.start(core.JournalStart{Run: "r", Shell: `echo "$HIDDEN,$SHOWN,$LC_ALL"`}, "").wait()
@@ -721,7 +772,7 @@ func TestScriptsNeedOnlyWhatRootMayInAContainer(t *testing.T) {
 }
 
 func TestStartKeepsTheMainProcessGroupsAndOddNames(t *testing.T) {
-	inEachShell(t, func(t *testing.T, b *box) {
+	inEachWrapper(t, func(t *testing.T, b *box) {
 		if b.shell[0] == "busybox" {
 			t.Skip("become a user without a name: BusyBox has no tool for it")
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strings"
@@ -162,6 +163,10 @@ var hostileContent = []hostile{
 
 var hostileRoots = []hostile{
 	{"a pack that is not listed", nil, func(r *manifest.Root) { r.Packs = r.Packs[1:] }, manifest.BadPack},
+	{"a pack that is not listed, as large as one that is", chunk(func(c *manifest.Chunk) { c.Pack.SHA256 = digest(77) }), func(r *manifest.Root) {
+		i := slices.IndexFunc(r.Packs, func(p manifest.PackRef) bool { return p.SHA256 == digest(77) })
+		r.Packs = slices.Delete(r.Packs, i, i+1)
+	}, manifest.BadPack},
 	{"a pack that nothing needs", nil, func(r *manifest.Root) {
 		r.Packs = append(r.Packs, manifest.PackRef{Fence: 9, Size: 1})
 		r.Counts.StoredBytes++
@@ -355,5 +360,93 @@ func TestCheckPassesOnWhatReadingAnswers(t *testing.T) {
 	}
 	if _, _, err := manifest.Summarize(failing); !errors.Is(err, broken) {
 		t.Errorf("summarize: got %v", err)
+	}
+}
+
+// TestWriterRefusesWhatNoTreeCouldHold: what is wrong whatever else is in the tree.
+func TestWriterRefusesWhatNoTreeCouldHold(t *testing.T) {
+	chunked := func(change func(c *manifest.Chunk)) manifest.Entry {
+		all := merged()
+		e := *at(all, "bin/run")
+		e.Chunks = slices.Clone(e.Chunks)
+		change(&e.Chunks[0])
+		return e
+	}
+	marked := manifest.Tombstone(manifest.Workspace, "gone")
+	marked.Mode = 0o644
+	tests := []struct {
+		name  string
+		entry manifest.Entry
+		want  manifest.Reason
+	}{
+		{"a tombstone with a mode", marked, manifest.BadShape},
+		{"a hardlink to itself", manifest.Entry{Path: "a", Kind: manifest.Hardlink, Target: "a"}, manifest.BadHardlink},
+		{"a hardlink to a later file", manifest.Entry{Path: "a", Kind: manifest.Hardlink, Target: "b"}, manifest.BadHardlink},
+		{"a hardlink out of the tree", manifest.Entry{Path: "b", Kind: manifest.Hardlink, Target: "../a"}, manifest.BadHardlink},
+		{"a hardlink to nothing", manifest.Entry{Path: "b", Kind: manifest.Hardlink}, manifest.BadHardlink},
+		{"a pack of nothing", chunked(func(c *manifest.Chunk) { c.Pack.Size = 0 }), manifest.BadPack},
+		{"a pack that is too large", chunked(func(c *manifest.Chunk) { c.Pack.Size = manifest.MaxPack + 1 }), manifest.BadPack},
+		{"a pack under a negative fence", chunked(func(c *manifest.Chunk) { c.Pack.Fence = -1 }), manifest.BadPack},
+		{"a frame beyond its pack", chunked(func(c *manifest.Chunk) { c.Frame.Offset = 4101 }), manifest.BadFrame},
+		{"a frame that is too large", chunked(func(c *manifest.Chunk) { c.Frame.Raw = manifest.MaxFrame + 1 }), manifest.BadFrame},
+		{"a frame that is stored as too much", chunked(func(c *manifest.Chunk) { c.Pack.Size, c.Frame.Stored = manifest.MaxPack, manifest.MaxFrameStored+1 }), manifest.BadFrame},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			err := manifest.NewLayerWriter(io.Discard).Add(test.entry)
+			if got := reasonOf(t, err); got != test.want {
+				t.Errorf("got %q (%v), want %q", got, err, test.want)
+			}
+		})
+	}
+}
+
+// TestCheckStopsAtTheFirstEntryTooMany: who lies about counts does not make anybody
+// read on.
+func TestCheckStopsAtTheFirstEntryTooMany(t *testing.T) {
+	root := rootOf(t, file("a"), file("b"))
+	read := 0
+	endless := func(yield func(manifest.Entry, error) bool) {
+		for {
+			read++
+			if !yield(file(fmt.Sprintf("file-%09d", read)), nil) {
+				return
+			}
+		}
+	}
+	if got := reasonOf(t, manifest.Check(root, endless)); got != manifest.BadCounts || read != 3 {
+		t.Errorf("got %q after %d entries", got, read)
+	}
+}
+
+// TestCheckLimitsWhatItRemembers: as many frames as the format allows, and one
+// more.
+func TestCheckLimitsWhatItRemembers(t *testing.T) {
+	pack := manifest.PackRef{Fence: 1, SHA256: digest(1), Size: manifest.MaxPack}
+	var all []manifest.Entry
+	for i := range manifest.MaxFrames {
+		if i%manifest.MaxChunks == 0 {
+			all = append(all, manifest.Entry{Path: fmt.Sprintf("file-%02d", len(all)), Kind: manifest.File, Size: manifest.MaxChunks})
+		}
+		e := &all[len(all)-1]
+		e.Chunks = append(e.Chunks, manifest.Chunk{Offset: int64(len(e.Chunks)), Length: 1, Pack: pack, Frame: manifest.Frame{Offset: int64(i), Stored: 1, Raw: 1}})
+	}
+	if err := manifest.Check(rootOf(t, all...), manifest.Entries(all...)); err != nil {
+		t.Fatal(err)
+	}
+	all = append(all, manifest.Entry{Path: "last", Kind: manifest.File, Size: 1, Chunks: []manifest.Chunk{
+		{Length: 1, Pack: pack, Frame: manifest.Frame{Offset: manifest.MaxFrames, Stored: 1, Raw: 1}}}})
+	if got := reasonOf(t, manifest.Check(rootOf(t, all...), manifest.Entries(all...))); got != manifest.TooMuch {
+		t.Errorf("one frame more: got %q", got)
+	}
+}
+
+func TestSummarizeRefusesSumsThatAreNotSafe(t *testing.T) {
+	large := file("a")
+	large.Size = manifest.MaxSize
+	small := file("b")
+	small.Size = 1
+	if _, _, err := manifest.Summarize(manifest.Entries(large, small)); reasonOf(t, err) != manifest.TooMuch {
+		t.Errorf("got %v", err)
 	}
 }

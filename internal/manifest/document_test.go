@@ -132,7 +132,7 @@ func fragmented(n int) []manifest.Entry {
 	e := manifest.Entry{Path: "large", Kind: manifest.File}
 	for i := range n {
 		e.Chunks = append(e.Chunks, manifest.Chunk{Offset: e.Size + int64(i%2), Length: 100, SHA256: digest(i), Pack: packs[i/3%3],
-			Frame: manifest.Frame{Offset: int64(i) * 100, Stored: 100, Raw: 200}, Skip: int64(i % 100)})
+			Frame: manifest.Frame{Offset: int64(i) * 10, Stored: 10, Raw: 200}, Skip: int64(i % 100)})
 		e.Size = e.Chunks[i].Offset + 100
 	}
 	return []manifest.Entry{file("before"), e, file("next")}

@@ -14,9 +14,24 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/manifest"
 )
 
-// wrap makes a layer of one block, so that a fuzzer gets past the compression: a
-// zstd frame of one segment whose blocks hold their bytes as they are.
+// wrap makes a layer of one block, so that a fuzzer gets past the compression.
 func wrap(block []byte, entries uint64) []byte {
+	return wrapAll([][]byte{block}, entries)
+}
+
+func wrapAll(blocks [][]byte, entries uint64) []byte {
+	layer := []byte("sklayer\x01")
+	for _, block := range blocks {
+		frame := rawFrame(block)
+		layer = binary.LittleEndian.AppendUint32(layer, uint32(len(frame)))
+		layer = binary.LittleEndian.AppendUint32(layer, uint32(len(block)))
+		layer = append(layer, frame...)
+	}
+	return binary.LittleEndian.AppendUint64(append(layer, make([]byte, 8)...), entries)
+}
+
+// rawFrame is a zstd frame of one segment whose blocks hold their bytes as they are.
+func rawFrame(block []byte) []byte {
 	frame := binary.LittleEndian.AppendUint32([]byte{0x28, 0xb5, 0x2f, 0xfd, 0xa0}, uint32(len(block)))
 	for rest := block; ; {
 		n := min(len(rest), 128<<10)
@@ -27,14 +42,9 @@ func wrap(block []byte, entries uint64) []byte {
 		frame = append(frame, byte(head), byte(head>>8), byte(head>>16))
 		frame = append(frame, rest[:n]...)
 		if rest = rest[n:]; len(rest) == 0 {
-			break
+			return frame
 		}
 	}
-	layer := []byte("sklayer\x01")
-	layer = binary.LittleEndian.AppendUint32(layer, uint32(len(frame)))
-	layer = binary.LittleEndian.AppendUint32(layer, uint32(len(block)))
-	layer = append(layer, frame...)
-	return binary.LittleEndian.AppendUint64(append(layer, make([]byte, 8)...), entries)
 }
 
 // known tells whether an error is one of those that reading may answer.

@@ -252,3 +252,63 @@ func TestRootsThatAreTooLarge(t *testing.T) {
 		}
 	}
 }
+
+// TestReaderRefusesWhatNoWriterWrites: blocks that are well formed, and whose
+// entries no layer may hold.
+func TestReaderRefusesWhatNoWriterWrites(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(p *parts)
+		want   manifest.Reason
+	}{
+		{"a path out of the tree", func(p *parts) { copy(p.column[4], "../") }, manifest.BadPath},
+		{"a parent segment", func(p *parts) { copy(p.column[4][3:], "/../..") }, manifest.BadPath},
+		{"an absolute path", func(p *parts) { copy(p.column[4], "/") }, manifest.BadPath},
+		{"a path twice", func(p *parts) {
+			copy(p.column[4][len("bin/helloi"):], "bin")
+			p.column[3][3] = 3
+			p.column[4] = slices.Delete(p.column[4], 13, 14)
+		}, manifest.BadOrder},
+		{"a path before the one before it", func(p *parts) { copy(p.column[4][len("bin/helloi"):], "a") }, manifest.BadOrder},
+		{"a mode with a type", func(p *parts) { p.column[5] = append(binary.AppendUvarint(nil, 0o40755), p.column[5][2:]...) }, manifest.BadShape},
+		{"a size beyond what is safe", func(p *parts) { p.column[12] = binary.AppendUvarint(p.column[12][:1], 1<<53) }, manifest.BadShape},
+		{"a chunk beyond the file", func(p *parts) { p.column[12] = binary.AppendUvarint(p.column[12][:1], 4098) }, manifest.BadChunk},
+		{"an empty chunk", func(p *parts) { p.column[18] = []byte{0} }, manifest.BadChunk},
+		{"a chunk beyond its frame", func(p *parts) { p.column[21] = []byte{0, 2} }, manifest.BadChunk},
+		{"a chunk before its frame", func(p *parts) { p.column[21] = []byte{0, 27} }, manifest.BadChunk},
+		{"a symlink without text", func(p *parts) { p.column[13], p.column[14] = []byte{0}, nil }, manifest.BadShape},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			p := takeApart(readBlocks(t, pinned(t, "layer"))[0])
+			test.change(&p)
+			_, err := collect(manifest.ReadLayer(bytes.NewReader(wrap(p.block(), 5))))
+			if got := reasonOf(t, err); got != test.want {
+				t.Errorf("got %q (%v), want %q", got, err, test.want)
+			}
+		})
+	}
+}
+
+// TestContinuations: a file's chunks go on over blocks, up to the limit, and not
+// beyond the end.
+func TestContinuations(t *testing.T) {
+	for _, chunks := range []int{2047, 2048, 2049, 5000, manifest.MaxChunks} {
+		want := fragmented(chunks)
+		got, err := collect(manifest.ReadLayer(bytes.NewReader(encodeLayer(t, want...))))
+		if err != nil {
+			t.Fatalf("%d chunks: %v", chunks, err)
+		}
+		compare(t, got, want)
+	}
+	blocks := readBlocks(t, encodeLayer(t, fragmented(manifest.MaxChunks)...))
+	if len(blocks) < 4 {
+		t.Fatalf("%d blocks, want some in the middle", len(blocks))
+	}
+	// Blocks do not depend on those before them, so that one may come again.
+	endless := slices.Insert(slices.Clone(blocks), 1, slices.Repeat(blocks[1:2], 40)...)
+	if _, err := collect(manifest.ReadLayer(bytes.NewReader(wrapAll(endless, 3)))); reasonOf(t, err) != manifest.TooMuch {
+		t.Errorf("a list of chunks without end: got %v", err)
+	}
+	refusedCheaply(t, wrapAll(blocks[:2], 1), "the last list of chunks is not continued")
+}

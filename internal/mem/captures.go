@@ -125,96 +125,115 @@ func (f *Fleet) KillCapture(run core.RunID) {
 	}
 }
 
-// NoteCapture has the agent that captures for a run say how far it is.
-func (v View) NoteCapture(ctx context.Context, run core.RunID) error {
-	c, ok := v.captureOf(run)
-	if !ok {
+// CaptureAgent is the agent of a capture as its own process moves it.
+type CaptureAgent struct {
+	view      View
+	is        fleetCapture
+	workspace string // a digest of what it finds
+}
+
+// CaptureAgent is the agent that captures for a run; nil if there is none.
+func (v View) CaptureAgent(ctx context.Context, run core.RunID) (*CaptureAgent, error) {
+	var out *CaptureAgent
+	err := v.call(ctx, "read capture", func() error {
+		if c := v.capture(run); c != nil {
+			out = &CaptureAgent{v, *c, v.taskOf(c.token).workspace()}
+		}
 		return nil
+	})
+	return out, err
+}
+
+func (f *Fleet) taskOf(token string) *fleetTask {
+	for _, t := range f.tasks {
+		if slices.ContainsFunc(t.captures, func(c *fleetCapture) bool { return c.token == token }) {
+			return t
+		}
 	}
+	return nil
+}
+
+// Note says how far the agent is.
+func (a *CaptureAgent) Note(ctx context.Context) error {
 	at := core.MillisOf(time.Now())
-	_, err := v.p.UpdateThread(ctx, c.thread, core.NoteStep{Fence: c.fence, Token: c.token, Files: 1, Bytes: 1, Now: at, Until: at.Add(core.LeaseLife)})
+	_, err := a.view.p.UpdateThread(ctx, a.is.thread, core.NoteStep{Fence: a.is.fence, Token: a.is.token, Files: 1, Bytes: 1, Now: at, Until: at.Add(core.LeaseLife)})
 	if core.Refused(err) {
-		return errors.Join(err, v.endCapture(ctx, c))
+		return errors.Join(err, a.end(ctx))
 	}
 	return err
 }
 
-// CommitCapture has it hand in what it has captured; the message that waits for it is
-// sent. After an error that is no refusal it may be repeated, as an agent does.
-func (v View) CommitCapture(ctx context.Context, run core.RunID) error {
-	c, ok := v.captureOf(run)
-	if !ok {
-		return nil
-	}
-	th, err := v.p.Thread(ctx, c.thread)
+// Commit hands in what it has captured; the message that waits for it is sent. After an
+// error that is no refusal it may be repeated, as an agent does.
+func (a *CaptureAgent) Commit(ctx context.Context) error {
+	th, err := a.view.p.Thread(ctx, a.is.thread)
 	if err != nil {
 		return err
 	}
 	at := core.MillisOf(time.Now())
-	err = v.p.Commit(ctx, core.Commit{
-		Writer: core.Writer{ThreadKey: c.thread, Owner: th.Lease.Owner, Fence: c.fence}, Now: at, Expected: th.Head, Token: c.token,
+	return a.ended(ctx, a.view.p.Commit(ctx, core.Commit{
+		Writer: core.Writer{ThreadKey: a.is.thread, Owner: th.Lease.Owner, Fence: a.is.fence}, Now: at, Expected: th.Head, Token: a.is.token,
 		Checkpoint: core.Checkpoint{
-			ThreadKey: c.thread, ID: c.id, Parent: th.Head, CreatedAt: at, Reason: core.ReasonAutomatic, SourceRun: c.run, Digest: v.workspace(c),
+			ThreadKey: a.is.thread, ID: a.is.id, Parent: th.Head, CreatedAt: at, Reason: core.ReasonAutomatic, SourceRun: a.is.run, Digest: a.workspace,
 		},
+	}))
+}
+
+// Fail gives up.
+func (a *CaptureAgent) Fail(ctx context.Context, why string) error {
+	_, err := a.view.p.UpdateThread(ctx, a.is.thread, core.EndStep{
+		Fence: a.is.fence, Token: a.is.token, State: core.StepFailed, Why: why, Now: core.MillisOf(time.Now()),
 	})
-	return v.ended(ctx, c, err)
+	return a.ended(ctx, err)
 }
 
-// FailCapture has it give up.
-func (v View) FailCapture(ctx context.Context, run core.RunID, why string) error {
-	c, ok := v.captureOf(run)
-	if !ok {
-		return nil
-	}
-	_, err := v.p.UpdateThread(ctx, c.thread, core.EndStep{Fence: c.fence, Token: c.token, State: core.StepFailed, Why: why, Now: core.MillisOf(time.Now())})
-	return v.ended(ctx, c, err)
-}
-
-// ended lets a capture's agent end whose last word was heard or refused.
-func (v View) ended(ctx context.Context, c fleetCapture, err error) error {
+// ended lets an agent end whose last word was heard or refused.
+func (a *CaptureAgent) ended(ctx context.Context, err error) error {
 	if err != nil && !core.Refused(err) {
 		return err
 	}
 	if err == nil {
-		err = v.p.Send(ctx, []core.ReclaimJob{c.job})
+		err = a.view.p.Send(ctx, []core.ReclaimJob{a.is.job})
 	}
-	return errors.Join(err, v.endCapture(ctx, c))
+	return errors.Join(err, a.end(ctx))
 }
 
-func (v View) endCapture(ctx context.Context, c fleetCapture) error {
-	return v.call(ctx, "capture ends", func() error {
-		for _, t := range v.tasks {
-			for _, other := range t.captures {
-				if other.token == c.token {
-					other.alive = false
-				}
+func (a *CaptureAgent) end(ctx context.Context) error {
+	return a.view.call(ctx, "capture ends", func() error {
+		if t := a.view.taskOf(a.is.token); t != nil {
+			for _, c := range t.captures {
+				c.alive = c.alive && c.token != a.is.token
 			}
 		}
 		return nil
 	})
 }
 
-func (v View) captureOf(run core.RunID) (fleetCapture, bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	c := v.capture(run)
-	if c == nil {
-		return fleetCapture{}, false
+// CommitCapture has the agent that captures for a run, if any, hand in what it has.
+func (v View) CommitCapture(ctx context.Context, run core.RunID) error {
+	a, err := v.CaptureAgent(ctx, run)
+	if err != nil || a == nil {
+		return err
 	}
-	return *c, true
+	return a.Commit(ctx)
 }
 
-// workspace is a digest of what a capture finds: what the agents of its task have
-// written.
-func (v View) workspace(c fleetCapture) string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	for _, t := range v.tasks {
-		if slices.ContainsFunc(t.captures, func(other *fleetCapture) bool { return other.token == c.token }) {
-			return t.workspace()
-		}
+// NoteCapture has it say that it lives.
+func (v View) NoteCapture(ctx context.Context, run core.RunID) error {
+	a, err := v.CaptureAgent(ctx, run)
+	if err != nil || a == nil {
+		return err
 	}
-	return ""
+	return a.Note(ctx)
+}
+
+// FailCapture has it give up.
+func (v View) FailCapture(ctx context.Context, run core.RunID, why string) error {
+	a, err := v.CaptureAgent(ctx, run)
+	if err != nil || a == nil {
+		return err
+	}
+	return a.Fail(ctx, why)
 }
 
 func (t *fleetTask) workspace() string {

@@ -21,7 +21,7 @@ var (
 		"read sandbox": {"boxes"}, "read ledger row": {"rows"}, "list due sandboxes": {"boxes", "rows"},
 		"read thread": {"shelf"}, "read checkpoint": {"shelf"}, "find checkpoint": {"shelf"}, "list checkpoints": {"shelf"},
 		"list pins": {"shelf"}, "list artifacts": {"shelf"},
-		"read control": {"control"}, "describe tasks": {"fleet"}, "list tasks": {"fleet"}, "list living tasks": {"fleet"}, "list journals": {"fleet"}, "probe": {"fleet"}, "page": {"fleet"},
+		"read control": {"control"}, "describe tasks": {"fleet"}, "list tasks": {"fleet"}, "read capture": {"fleet"}, "list living tasks": {"fleet"}, "list journals": {"fleet"}, "probe": {"fleet"}, "page": {"fleet"},
 	}
 	writes = map[string][]string{
 		"run task": {"fleet"}, "stop task": {"fleet"}, "start agent": {"fleet"}, "terminate": {"fleet"}, "remove journals": {"fleet"},

@@ -2,6 +2,7 @@ package workspace
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/sandkeeper/sandkeeper/internal/manifest"
@@ -141,10 +142,8 @@ func (p *planner) mkdir(path string) {
 	if depth < len(p.stack) && p.stack[depth].path == path {
 		return
 	}
-	for _, made := range p.made {
-		if made == path {
-			return
-		}
+	if slices.Contains(p.made, path) {
+		return
 	}
 	p.made = append(p.made, path)
 	p.mkdirs(path)
