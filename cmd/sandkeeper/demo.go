@@ -185,7 +185,7 @@ func (d *demo) connect() {
 		Runs: d.runs, Index: d.runs, Log: &core.LogWriter{Log: d.runs, Blobs: d.blobs, Inline: core.DefaultLimits.InlineSegment},
 		Sandboxes: d.boxes, Ledger: d.boxes, Due: d.boxes, Tasks: tasks, Prober: prober, Journals: prober, Queue: d.host.Queue,
 		Controls: d.boxes, Breaker: d.boxes, Notes: d.runs, Cursors: d.boxes, Budget: d.boxes,
-		Limits: core.DefaultLimits, Install: d.out[names.OutInstall], Logger: quiet(),
+		Checkpoint: core.CheckpointFinished, Limits: core.DefaultLimits, Install: d.out[names.OutInstall], Logger: quiet(),
 	}
 }
 

@@ -38,6 +38,7 @@ func wire(b *boot.Boot) *core.Sweep {
 		Fanout:    sqsout.NewShards(queues, b.Get(names.ShardQueue)),
 		Announcer: ebout.New(eventbridge.NewFromConfig(b.AWS), b.Get(names.EventBus)),
 		Install:   b.Get(names.Install), Provider: ecstask.Provider, Cluster: b.Get(names.Cluster),
-		Limits: limits, Logger: b.Log,
+		Checkpoint: core.CheckpointFinished,
+		Limits:     limits, Logger: b.Log,
 	}
 }

@@ -663,3 +663,27 @@ func TestCollectPlansWithoutTouchingAnything(t *testing.T) {
 		w.check("t")
 	})
 }
+
+func TestAForksPinsOutliveItsRoot(t *testing.T) {
+	kept(t, func(w *keeping) {
+		k, p := w.keeper(w.store.Process), w.store.Process
+		w.box("u")
+		w.must(w.save(w.ctx(), p, "t", "c1", first))
+		_, err := k.Fork(w.ctx(), core.ForkRequest{Source: thread("t"), Branches: []core.ForkBranch{{Thread: "u", ID: "u1"}}})
+		w.must(err)
+		time.Sleep(time.Second)
+		w.must(w.save(w.ctx(), p, "u", "u2", second)) // of the source's packs, and more
+		_, err = k.Keep(w.ctx(), core.KeepRequest{ThreadKey: thread("u"), Newest: 1})
+		w.must(err)
+		_, err = k.DeleteHead(w.ctx(), thread("t"), "c1")
+		w.must(err)
+		for range 3 {
+			time.Sleep(core.CollectAge)
+			for _, id := range []core.ThreadID{"u", "t"} {
+				_, err := w.keeper(w.store.NewProcess(mem.Faults{})).Collect(w.ctx(), core.CollectRequest{ThreadKey: thread(id), Apply: true})
+				w.must(err)
+				w.check("t", "u")
+			}
+		}
+	})
+}

@@ -313,6 +313,7 @@ func (b *block) next(e *Entry, continues bool) (more bool, why string) {
 		return false, why
 	}
 	if continues {
+		b.run.fileEnd = e.chunkEnd() // of a block before, maybe
 		b.readChunks(e, b.cols[colChunks].count(rowChunks, 0))
 		return shape&shapeMore != 0, b.fault()
 	}

@@ -316,6 +316,7 @@ func (c Counts) exceeds(said Counts) bool {
 func Summarize(merged iter.Seq2[Entry, error]) (Counts, []PackRef, error) {
 	var counts Counts
 	packs := map[PackRef]PackRef{}
+	var last PackRef
 	for e, err := range merged {
 		if err != nil {
 			return Counts{}, nil, err
@@ -324,7 +325,11 @@ func Summarize(merged iter.Seq2[Entry, error]) (Counts, []PackRef, error) {
 			return Counts{}, nil, err
 		}
 		for _, chunk := range e.Chunks {
-			packs[chunk.Pack.ID()] = PackRef{Fence: chunk.Pack.Fence, SHA256: chunk.Pack.SHA256, Size: chunk.Pack.Size}
+			if chunk.Pack == last {
+				continue
+			}
+			last = chunk.Pack
+			packs[last.ID()] = PackRef{Fence: last.Fence, SHA256: last.SHA256, Size: last.Size}
 		}
 	}
 	var list []PackRef

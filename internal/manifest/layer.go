@@ -77,9 +77,9 @@ func (l *LayerWriter) Add(e Entry) error {
 	l.build.add(e)
 	for at := rowChunks; at < len(e.Chunks); at += rowChunks {
 		l.flush(false)
-		before := e.Chunks[at-1]
+		before := Entry{Chunks: e.Chunks[:at]}
 		end := min(at+rowChunks, len(e.Chunks))
-		l.build.addChunks(e.Chunks[at:end], before.Offset+before.Length, end < len(e.Chunks))
+		l.build.addChunks(e.Chunks[at:end], before.chunkEnd(), end < len(e.Chunks))
 	}
 	l.flush(false)
 	return l.err

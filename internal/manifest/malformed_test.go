@@ -157,7 +157,7 @@ func TestReaderRefusesMalformedLayers(t *testing.T) {
 		{"a bomb that states another", layer(len(bomb), 1<<20, bomb, 5), "not a zstd frame of the size"},
 		{"a bomb behind the block", layer(len(frame)+len(bomb), len(block), append(bytes.Clone(frame), bomb...), 5), "not a zstd frame of the size"},
 		{"a bomb that lies about its size", layer(len(bomb), 1<<20, lying(bomb, 1<<20), 5), "not a zstd frame of the size"},
-		{"a frame without a size", layer(len(frame), len(block), sizeless(block), 5), "not a zstd frame of the size"},
+		{"a frame without a size", layer(len(sizeless(block)), len(block), sizeless(block), 5), "not a zstd frame of the size"},
 		{"no zstd", layer(len(block), len(block), block, 5), "not a zstd frame of the size"},
 		{"a frame that may be skipped", layer(12, 4, []byte("\x50\x2a\x4d\x18\x04\x00\x00\x00abcd"), 5), "not a zstd frame of the size"},
 		{"a block smaller than it says", layer(len(frame), len(block)+1, frame, 5), "not a zstd frame of the size"},

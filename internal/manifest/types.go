@@ -238,6 +238,15 @@ func (e Entry) SameContent(other Entry) bool {
 	return true
 }
 
+// chunkEnd is where the last chunk ends.
+func (e Entry) chunkEnd() int64 {
+	if len(e.Chunks) == 0 {
+		return 0
+	}
+	last := e.Chunks[len(e.Chunks)-1]
+	return last.Offset + last.Length
+}
+
 func samePlaces(a, b []Chunk) bool {
 	for i := range a {
 		if a[i].Pack.ID() != b[i].Pack.ID() || a[i].Pack.Size != b[i].Pack.Size || a[i].Frame != b[i].Frame || a[i].Skip != b[i].Skip {

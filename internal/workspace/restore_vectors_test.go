@@ -78,7 +78,6 @@ func TestVectorsOfRestorePlans(t *testing.T) {
 type builder struct {
 	t     testing.TB
 	store workspace.Store
-	packs map[string]manifest.PackRef // by content
 }
 
 // frame stores content as a pack of one frame and returns a chunk that is all of it.
