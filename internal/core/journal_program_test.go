@@ -5,7 +5,11 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/wrapper"
@@ -44,4 +48,190 @@ func (b *box) programProbe(id core.RunID, logEnd int64) []byte {
 		b.t.Fatalf("probe: %v", err)
 	}
 	return out
+}
+
+func TestTheProgramProbesAsTheScriptDoes(t *testing.T) {
+	sentinel := "\n" + core.DefaultJournal.Sentinel(testNonce, 7) + "\n"
+	put := func(b *box, name, text string) {
+		b.mkdir()
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	for name, prepare := range map[string]func(b *box, p core.JournalPaths){
+		"no directory":              func(*box, core.JournalPaths) {},
+		"no journal":                func(b *box, _ core.JournalPaths) { b.mkdir() },
+		"a file for a directory":    func(b *box, _ core.JournalPaths) { os.WriteFile(b.dir, nil, 0o600) },
+		"an empty journal":          func(b *box, p core.JournalPaths) { put(b, p.Journal, "") },
+		"a short journal":           func(b *box, p core.JournalPaths) { put(b, p.Journal, "one\ntwo") },
+		"a long journal":            func(b *box, p core.JournalPaths) { put(b, p.Journal, strings.Repeat("line\n", 40_000)) },
+		"a journal of binary bytes": func(b *box, p core.JournalPaths) { put(b, p.Journal, strings.Repeat("\x00\xff\n\r", 3000)) },
+		"a finished journal": func(b *box, p core.JournalPaths) {
+			put(b, p.Journal, "out\n"+sentinel)
+			put(b, p.Stderr, strings.Repeat("error\n", 2000))
+		},
+		"a sidecar that is newer": func(b *box, p core.JournalPaths) {
+			put(b, p.Journal, "out\n")
+			put(b, p.Stderr, "err")
+			os.Chtimes(p.Journal, time.Unix(1000, 0), time.Unix(1000, 0))
+		},
+		"a linked sidecar": func(b *box, p core.JournalPaths) {
+			put(b, p.Journal, "out\n"+sentinel)
+			os.Symlink("/etc/passwd", p.Stderr)
+		},
+		"a sentinel far from the end": func(b *box, p core.JournalPaths) {
+			put(b, p.Journal, "out\n"+sentinel+strings.Repeat("x", 30_000))
+			os.Mkdir(p.Marker, 0o700)
+			put(b, p.Marker+"/end", "4\n")
+		},
+		"a position that is none": func(b *box, p core.JournalPaths) {
+			put(b, p.Journal, "out\n"+sentinel)
+			os.Mkdir(p.Marker, 0o700)
+			put(b, p.Marker+"/end", "4x\n")
+		},
+		"a position beyond the end": func(b *box, p core.JournalPaths) {
+			put(b, p.Journal, "out\n"+sentinel)
+			os.Mkdir(p.Marker, 0o700)
+			put(b, p.Marker+"/end", "4000000\n")
+		},
+		"a wrapper that is gone": func(b *box, p core.JournalPaths) {
+			put(b, p.Journal, "out\n")
+			os.Mkdir(p.Marker, 0o700)
+			put(b, p.Marker+"/wrapper", "1 1\n")
+		},
+		"a wrapper that is alive": func(b *box, p core.JournalPaths) {
+			b.mkdir()
+			os.Mkdir(p.Marker, 0o700)
+			b.run(`set -- $(sed 's/.*) //' /proc/`+strconv.Itoa(os.Getpid())+`/stat); shift 19; echo `+strconv.Itoa(os.Getpid())+` $1 >'`+p.Marker+`/wrapper'`, "", nil)
+		},
+		"a pid that is none": func(b *box, p core.JournalPaths) {
+			b.mkdir()
+			os.Mkdir(p.Marker, 0o700)
+			put(b, p.Marker+"/wrapper", "x\n")
+		},
+		"a linked journal":        func(b *box, p core.JournalPaths) { b.mkdir(); os.Symlink("/etc/passwd", p.Journal) },
+		"a directory for journal": func(b *box, p core.JournalPaths) { b.mkdir(); os.Mkdir(p.Journal, 0o700) },
+		"a FIFO for a journal":    func(b *box, p core.JournalPaths) { b.mkdir(); syscall.Mkfifo(p.Journal, 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBox(t, shells(t)[0])
+			prepare(b, b.paths("r"))
+			for _, logEnd := range []int64{0, 3, 64, 100_000, 1 << 40} {
+				script, err := b.runs.ProbeScript("r", testNonce, logEnd)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want, got := b.run(script, "", nil), b.programProbe("r", logEnd)
+				if !bytes.Equal(got, want) {
+					t.Errorf("from %d: program %.300q, script %.300q", logEnd, got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestTheProgramPassesSIGTERMOnAndRecordsIt(t *testing.T) {
+	b := newBox(t, shells(t)[0])
+	b.program = true
+	a := b.start(core.JournalStart{Run: "r", Shell: "trap 'echo bye; exit 7' TERM; echo ready; while :; do sleep 0.05; done"}, "")
+	b.await("r", "ready")
+	pid, _, _ := strings.Cut(readFile(t, b.paths("r").Marker+"/wrapper"), " ")
+	b.run("kill -HUP "+pid+"; kill -TERM "+pid, "", nil)
+	a.wait()
+	if got, cut := b.transcript("r", 0); got != "ready\nbye\n" || cut.Exit != 7 {
+		t.Errorf("transcript %q, %+v", got, cut)
+	}
+	if got := readFile(t, b.paths("r").Marker+"/signals"); !strings.HasPrefix(got, "SIGTERM ") || strings.Count(got, "\n") != 1 {
+		t.Errorf("recorded %q", got)
+	}
+}
+
+func TestTheProgramEndsWhatTheAgentLeft(t *testing.T) {
+	for name, agent := range map[string]string{
+		"a child":                           "sleep 1000 & echo $! >pids",
+		"a child in a session of its own":   "setsid sh -c 'echo $$ >pids; exec sleep 1000' & until [ -s pids ]; do sleep 0.01; done",
+		"an orphan without its environment": "(env -i setsid sh -c 'echo $$ >pids; exec sleep 1000' &); until [ -s pids ]; do sleep 0.01; done",
+		"one that ignores SIGTERM":          "(trap '' TERM; echo ready >pids; sleep 1000; sleep 1000) & until [ -s pids ]; do sleep 0.01; done",
+		"a stopped one":                     "sleep 1000 & echo $! >pids; kill -STOP $!",
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBox(t, shells(t)[0])
+			b.program = true
+			dir := t.TempDir()
+			b.start(core.JournalStart{Run: "r", Shell: agent + "; echo out", Dir: dir}, "").wait()
+			if got, cut := b.transcript("r", 0); got != "out\n" || !cut.Sealed || cut.Exit != 0 {
+				t.Errorf("transcript %q, %+v", got, cut)
+			}
+			left := b.run("grep -l -z -F -x SANDKEEPER_RUN="+mustMark(t, "r")+" /proc/[0-9]*/environ 2>/dev/null || :", "", nil)
+			if len(left) > 0 {
+				t.Errorf("left: %s", left)
+			}
+			if pid := strings.TrimSpace(readFile(t, dir+"/pids")); pid != "ready" {
+				b.run("! kill -0 "+pid+" 2>/dev/null", "", nil)
+			}
+		})
+	}
+}
+
+func mustMark(t *testing.T, id core.RunID) string {
+	t.Helper()
+	mark, err := core.DefaultJournal.Mark(id, testNonce)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mark
+}
+
+func TestTheProgramIsFoundWithoutItsFiles(t *testing.T) {
+	b := newBox(t, shells(t)[0])
+	b.program = true
+	gate := b.gated("r", nil)
+	if err := os.RemoveAll(b.dir); err != nil {
+		t.Fatal(err)
+	}
+	if p := b.probe("r", 0); p.Wrapper != core.WrapperAlive || p.Present {
+		t.Errorf("probe: %+v", p)
+	}
+	if got := b.runs.ParseProbe(testNonce, b.programProbe("r", 0)); got.Wrapper != core.WrapperAlive {
+		t.Errorf("the program's: %+v", got)
+	}
+	if done := b.terminate("r", time.Second); done.Left != 0 {
+		t.Errorf("terminate: %+v", done)
+	}
+	os.Remove(gate)
+}
+
+func TestAnAgentThatCannotBeginEndsAsInAShell(t *testing.T) {
+	for name, c := range map[string]struct {
+		start core.JournalStart
+		exit  int
+	}{
+		"no such program":         {core.JournalStart{Argv: []string{"no-such-program"}}, 127},
+		"no such path":            {core.JournalStart{Argv: []string{"/no/such/program"}}, 127},
+		"not a program":           {core.JournalStart{Argv: []string{"/etc/passwd"}}, 126},
+		"no such directory":       {core.JournalStart{Argv: []string{"true"}, Dir: "/no/such"}, 126},
+		"a script without a head": {core.JournalStart{Argv: []string{"./script", "a"}, Dir: "."}, 5},
+		"a killed agent":          {core.JournalStart{Shell: "kill -KILL $$"}, 137},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inEachWrapper(t, func(t *testing.T, b *box) {
+				s := c.start
+				s.Run = "r"
+				if s.Dir == "." {
+					s.Dir = t.TempDir()
+					if err := os.WriteFile(s.Dir+"/script", []byte("exit $(($# + 4))\n"), 0o755); err != nil {
+						t.Fatal(err)
+					}
+				}
+				b.start(s, "").wait()
+				p := b.settled("r")
+				if p.State != core.JournalFinished || p.Exit != c.exit {
+					t.Errorf("probe %+v, want exit %d", p, c.exit)
+				}
+				if c.exit > 100 && c.exit < 130 && len(p.Stderr) == 0 {
+					t.Error("nothing on stderr")
+				}
+			})
+		})
+	}
 }

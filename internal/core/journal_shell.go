@@ -169,7 +169,7 @@ const shellWrapper = `started() {
 }
 seek() {
   for p in $(grep -l -F -e "$tag" /proc/[0-9]*/cmdline 2>/dev/null); do
-    case $(tr '\000' '\n' 2>/dev/null <"$p") in "sh$nl-c$nl"*"${nl}sandkeeper-run$nl"*|"` + WrapperName + `$nl` + WrapperCommand + `$nl$tag"*) ;; *) continue ;; esac
+    case $(tr '\000' '\n' 2>/dev/null <"$p") in "sh$nl-c$nl"*"${nl}sandkeeper-run$nl"*|"` + WrapperName + `${nl}` + WrapperCommand + `${nl}$tag"*) ;; *) continue ;; esac
     p=${p#/proc/} p=${p%/cmdline}
     if started "$p"; then w=alive wpid=$p wst=$st; return; fi
   done
