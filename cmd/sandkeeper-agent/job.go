@@ -168,6 +168,7 @@ func (w *work) failed(ctx context.Context, err error) {
 	}
 	w.state.State, w.state.Code = stateFailed, codeOf(err)
 	w.state.Message = shorten(err.Error())
+	fmt.Fprintf(os.Stderr, "sandkeeper-agent: %s %s: %s\n", w.job.Kind, w.job.ID, w.state.Message)
 	if w.client == nil {
 		return
 	}
@@ -185,6 +186,9 @@ func (w *work) do(ctx context.Context) (err error) {
 		return err
 	}
 	if w.policy, err = policyOf(w.job); err != nil {
+		return err
+	}
+	if w.job.Dir, err = workspaceOf(w.job.Dir); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithDeadlineCause(ctx, w.deadline.Add(lastWords), fail(codeTimeLimit, errors.New("the job did not end in time")))

@@ -27,9 +27,9 @@ const (
 	exitTerminated = 4
 )
 
-// memoryLimit is what the garbage collector aims at, so that capturing a large tree
-// fits beside whatever else the sandbox does.
-const memoryLimit = 96 << 20
+// garbagePercent makes the collector run early: the large buffers of a capture are not
+// the collector's, and what is left is small.
+const garbagePercent = 40
 
 // commands are the subcommands, each given the words behind its name.
 var commands = map[string]func(args []string) int{
@@ -65,8 +65,8 @@ A job is one JSON object on stdin. Results are one JSON line on stdout.
 `
 
 func main() {
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(memoryLimit)
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(garbagePercent)
 	}
 	os.Exit(run(os.Args[1:]))
 }

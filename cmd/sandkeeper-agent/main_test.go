@@ -336,7 +336,7 @@ func TestAWorkspaceComesBackWithItsRepository(t *testing.T) {
 	f, s := newFunction(t), newSandbox(t)
 	dir := filepath.Join(t.TempDir(), "workspace")
 	write(t, dir, map[string]string{"run.sh": "#!/bin/sh\n", "日本/ü.txt": "text", "kept": "kept"})
-	if err := os.Symlink("/usr/bin/python3", filepath.Join(dir, "python")); err != nil {
+	if err := os.Symlink("/nonexistent/python3", filepath.Join(dir, "python")); err != nil {
 		t.Fatal(err)
 	}
 	git(t, dir, "init", "-q", "-b", "main")
@@ -648,5 +648,44 @@ func TestTheScriptOfTheFunctionStartsTheAgent(t *testing.T) {
 	}
 	if st := s.settled(transfer.JobCapture, "c1"); st.State != "done" {
 		t.Errorf("settled %+v", st)
+	}
+}
+
+func TestWithoutADirectoryTheSandboxSaysWhereTheWorkspaceIs(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"a": "a"})
+	main := exec.CommandContext(t.Context(), "sleep", "60")
+	main.Dir, main.Env = dir, []string{"PATH=" + os.Getenv("PATH"), "API=from-init"}
+	if err := main.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		main.Process.Kill()
+		main.Wait()
+	})
+	byPID := fmt.Sprint(core.JournalInitVariable, "=", main.Process.Pid)
+	for name, env := range map[string][]string{
+		"by its own environment":       {core.WorkspaceVariable + "=" + dir},
+		"by the main process' place":   {byPID},
+		"and the main process secrets": {byPID},
+	} {
+		if _, err := os.Stat(core.DefaultWorkspace); err == nil && env[0] == byPID {
+			continue // this machine has a workspace of its own
+		}
+		t.Run(name, func(t *testing.T) {
+			f, s := newFunction(t), newSandbox(t)
+			s.env = append(s.env, env...)
+			job := f.job(transfer.JobCapture, "c1", "")
+			if strings.HasSuffix(name, "secrets") {
+				job.Secrets = []string{"API"}
+			}
+			if st := s.must(job); st.Files != 1 {
+				t.Errorf("captured %+v", st)
+			}
+		})
+	}
+	f, s := newFunction(t), newSandbox(t)
+	if st, code := s.do(f.job(transfer.JobCapture, "c1", "")); code != 1 || st.Code != "invalid-workspace" {
+		t.Errorf("nowhere: exit %d, %+v", code, st)
 	}
 }

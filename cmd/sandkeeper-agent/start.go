@@ -49,8 +49,8 @@ func checkJob(job transfer.Job) error {
 		return errors.New("job: url: want an http or https URL")
 	case job.Token == "":
 		return errors.New("job: want a token")
-	case !filepath.IsAbs(job.Dir) || filepath.Clean(job.Dir) != job.Dir:
-		return fmt.Errorf("job: dir %q: want a clean absolute path", job.Dir)
+	case job.Dir != "" && (!filepath.IsAbs(job.Dir) || filepath.Clean(job.Dir) != job.Dir):
+		return fmt.Errorf("job: dir %q: want a clean absolute path, or none", job.Dir)
 	case job.DeadlineSeconds < 0 || job.MaxBytes < 0 || job.Sample < 0:
 		return errors.New("job: want limits of 0 or more")
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -50,6 +51,16 @@ func (b *box) programProbe(id core.RunID, logEnd int64) []byte {
 	return out
 }
 
+// canary is a file of the test's own that links may lead to.
+func (b *box) canary() string {
+	b.t.Helper()
+	name := filepath.Join(b.t.TempDir(), "canary")
+	if err := os.WriteFile(name, []byte("not a journal\n"), 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	return name
+}
+
 func TestTheProgramProbesAsTheScriptDoes(t *testing.T) {
 	sentinel := "\n" + core.DefaultJournal.Sentinel(testNonce, 7) + "\n"
 	put := func(b *box, name, text string) {
@@ -77,7 +88,7 @@ func TestTheProgramProbesAsTheScriptDoes(t *testing.T) {
 		},
 		"a linked sidecar": func(b *box, p core.JournalPaths) {
 			put(b, p.Journal, "out\n"+sentinel)
-			os.Symlink("/etc/passwd", p.Stderr)
+			os.Symlink(b.canary(), p.Stderr)
 		},
 		"a sentinel far from the end": func(b *box, p core.JournalPaths) {
 			put(b, p.Journal, "out\n"+sentinel+strings.Repeat("x", 30_000))
@@ -109,7 +120,7 @@ func TestTheProgramProbesAsTheScriptDoes(t *testing.T) {
 			os.Mkdir(p.Marker, 0o700)
 			put(b, p.Marker+"/wrapper", "x\n")
 		},
-		"a linked journal":        func(b *box, p core.JournalPaths) { b.mkdir(); os.Symlink("/etc/passwd", p.Journal) },
+		"a linked journal":        func(b *box, p core.JournalPaths) { b.mkdir(); os.Symlink(b.canary(), p.Journal) },
 		"a directory for journal": func(b *box, p core.JournalPaths) { b.mkdir(); os.Mkdir(p.Journal, 0o700) },
 		"a FIFO for a journal":    func(b *box, p core.JournalPaths) { b.mkdir(); syscall.Mkfifo(p.Journal, 0o600) },
 	} {
@@ -208,7 +219,7 @@ func TestAnAgentThatCannotBeginEndsAsInAShell(t *testing.T) {
 	}{
 		"no such program":         {core.JournalStart{Argv: []string{"no-such-program"}}, 127},
 		"no such path":            {core.JournalStart{Argv: []string{"/no/such/program"}}, 127},
-		"not a program":           {core.JournalStart{Argv: []string{"/etc/passwd"}}, 126},
+		"not a program":           {core.JournalStart{Argv: []string{"./plain"}, Dir: "."}, 126},
 		"no such directory":       {core.JournalStart{Argv: []string{"true"}, Dir: "/no/such"}, 126},
 		"a script without a head": {core.JournalStart{Argv: []string{"./script", "a"}, Dir: "."}, 5},
 		"a killed agent":          {core.JournalStart{Shell: "kill -KILL $$"}, 137},
@@ -219,8 +230,10 @@ func TestAnAgentThatCannotBeginEndsAsInAShell(t *testing.T) {
 				s.Run = "r"
 				if s.Dir == "." {
 					s.Dir = t.TempDir()
-					if err := os.WriteFile(s.Dir+"/script", []byte("exit $(($# + 4))\n"), 0o755); err != nil {
-						t.Fatal(err)
+					for name, mode := range map[string]os.FileMode{"script": 0o755, "plain": 0o644} {
+						if err := os.WriteFile(s.Dir+"/"+name, []byte("exit $(($# + 4))\n"), mode); err != nil {
+							t.Fatal(err)
+						}
 					}
 				}
 				b.start(s, "").wait()

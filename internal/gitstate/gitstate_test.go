@@ -575,7 +575,7 @@ func TestWithoutGitItIsSaid(t *testing.T) {
 	for name, build := range map[string]func(git string) error{
 		"a directory that is none":  func(git string) error { return os.Mkdir(git, 0o700) },
 		"a link that leads nowhere": func(git string) error { return os.WriteFile(git, []byte("gitdir: nowhere\n"), 0o600) },
-		"a link to a device":        func(git string) error { return os.Symlink("/dev/zero", git) },
+		"a link to nothing":         func(git string) error { return os.Symlink("/nonexistent/git", git) },
 		"a FIFO":                    func(git string) error { return syscall.Mkfifo(git, 0o600) },
 	} {
 		dir := t.TempDir()

@@ -113,3 +113,10 @@ func InitEnvironment() []string {
 	env, _, _ := findMain().surroundings()
 	return env
 }
+
+// InitDirectory is the working directory of the container's main process; empty where
+// this process may not know.
+func InitDirectory() string {
+	_, dir, _ := findMain().surroundings()
+	return dir
+}
