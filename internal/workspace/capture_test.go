@@ -276,6 +276,18 @@ func TestManyLayersBecomeOne(t *testing.T) {
 	}
 }
 
+func TestGitPolicyFullStoresTheRepository(t *testing.T) {
+	root, store := t.TempDir(), newStore(t)
+	write(t, filepath.Join(root, "sub/.git/config"), "x", 0o644)
+	write(t, filepath.Join(root, "sub/.env"), "x", 0o644)
+	for git, want := range map[string]int64{"full": 1, "state": 0, "none": 0, "": 0} {
+		result := capture(t, workspace.CaptureOptions{Root: root, Store: store, Policy: manifest.Policy{Git: git}})
+		if got := result.Root.Counts.Files; got != want {
+			t.Errorf("git %q: %d files, want %d", git, got, want)
+		}
+	}
+}
+
 func TestGitAreaTravelsBesideTheWorkspace(t *testing.T) {
 	root, git, store := t.TempDir(), t.TempDir(), newStore(t)
 	write(t, filepath.Join(root, "a"), "workspace", 0o644)

@@ -73,6 +73,7 @@ type fetcher struct {
 	decoder  *zstd.Decoder
 	requests chan *request
 	owners   map[manifest.PackRef]manifest.PackRef // by ID
+	fresh    [2]uint32                             // owner and group that a new file has
 
 	frames map[frameKey]*wantedFrame
 	packs  map[manifest.PackRef]int
@@ -92,6 +93,9 @@ func (r *restoration) fetch(ctx context.Context) error {
 	f := &fetcher{restoration: r, fail: cancel, decoder: decoder, requests: make(chan *request, workers()), owners: ownersOf(r.options.Manifest)}
 	targets, err := f.targets()
 	if err != nil {
+		return err
+	}
+	if f.fresh, err = freshOwner(r.stage.tree.fd); err != nil {
 		return err
 	}
 	defer targets.close()
@@ -291,10 +295,27 @@ func (f *fetcher) create(file *stagedFile) error {
 	return nil
 }
 
+// freshOwner is whom a file made in a directory belongs to.
+func freshOwner(dir int) ([2]uint32, error) {
+	info, err := statFD(dir)
+	if err != nil {
+		return [2]uint32{}, err
+	}
+	// The directory was made by this process: it got its own group as its files will.
+	return [2]uint32{info.uid, info.gid}, nil
+}
+
 // finish sets what a file has beside its content.
 func (f *fetcher) finish(fd int, file *stagedFile) error {
 	unset := int64(0)
-	err := setAll(f.disk, fd, &file.entry, &unset)
+	e := &file.entry
+	var err error
+	if f.fresh != [2]uint32{e.UID, e.GID} || file.target.dir != f.stage.tree {
+		err = setOwner(f.disk, fd, e, &unset)
+	}
+	if err == nil {
+		err = setRest(f.disk, fd, e, &unset)
+	}
 	f.unset.Add(unset)
 	f.done.Add(1)
 	return err

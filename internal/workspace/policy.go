@@ -15,6 +15,10 @@ import (
 // hash it is the one name that no policy can make part of a checkpoint.
 const MarkerPrefix = ".sandkeeper-projected-"
 
+// GitFull is the policy's word for storing version control's own directory like any
+// other.
+const GitFull = "full"
+
 // stagingPrefix begins the names of directories that a restore works in. They are
 // never part of a workspace.
 const stagingPrefix = ".sandkeeper-restore"
@@ -23,6 +27,7 @@ const stagingPrefix = ".sandkeeper-restore"
 type Policy struct {
 	include, exclude []manifest.Rule
 	defaults         bool
+	git              bool // the default exclusions leave version control's directory in
 	marker           string
 }
 
@@ -38,7 +43,7 @@ func NewPolicy(p manifest.Policy) (*Policy, error) {
 	if strings.ContainsAny(p.WorkspaceHash, "/\x00") {
 		return nil, refuse(CodeInvalidPolicy, "", errors.New("workspace hash is no part of a file name"))
 	}
-	compiled := &Policy{include: p.Include, exclude: p.Exclude, defaults: p.Defaults || len(p.Exclude) == 0}
+	compiled := &Policy{include: p.Include, exclude: p.Exclude, defaults: p.Defaults || len(p.Exclude) == 0, git: p.Git == GitFull}
 	if p.WorkspaceHash != "" {
 		compiled.marker = MarkerPrefix + p.WorkspaceHash
 	}
@@ -66,7 +71,7 @@ func (p *Policy) Excludes(name string, kind manifest.Kind) bool {
 	if isStaging(name) || p.marker != "" && name == p.marker {
 		return true
 	}
-	return p.defaults && DefaultExcluded(name) || matchesAny(p.exclude, name, kind)
+	return p.defaults && defaultExcluded(name, p.git) || matchesAny(p.exclude, name, kind)
 }
 
 // Includes tells whether an entry that is not excluded is stored.
@@ -90,13 +95,15 @@ func isStaging(name string) bool {
 
 // DefaultExcluded tells whether the default exclusions cover a path: credentials,
 // install trees, version control's own directory and files that a host projects.
-func DefaultExcluded(name string) bool {
+func DefaultExcluded(name string) bool { return defaultExcluded(name, false) }
+
+func defaultExcluded(name string, git bool) bool {
 	if name == "CLAUDE.md" || name == "GEMINI.md" {
 		return true
 	}
 	depth, root := 0, ""
 	for segment := range strings.SplitSeq(name, "/") {
-		if segment == ".git" || segment == "node_modules" || strings.HasPrefix(segment, ".env") {
+		if segment == ".git" && !git || segment == "node_modules" || strings.HasPrefix(segment, ".env") {
 			return true
 		}
 		switch depth++; depth {

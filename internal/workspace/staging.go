@@ -440,6 +440,10 @@ func setAll(d disk, fd int, e *manifest.Entry, unset *int64) error {
 	if err := setOwner(d, fd, e, unset); err != nil {
 		return err
 	}
+	return setRest(d, fd, e, unset)
+}
+
+func setRest(d disk, fd int, e *manifest.Entry, unset *int64) error {
 	for name, value := range e.Xattrs {
 		err := d.SetXattr(fd, name, value)
 		if isRefused(err) {
