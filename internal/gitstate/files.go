@@ -101,29 +101,43 @@ func readIfThere(root *os.Root, name string, max int64) (string, error) {
 	return data, err
 }
 
-// copyPlain copies a regular file of root to the new file to, and tells its facts.
-func copyPlain(root *os.Root, name, to string, max int64) (File, error) {
-	from, info, err := openPlain(root, name, max)
+// copyPlain copies a regular file of from to a new file of to, and tells its facts.
+func copyPlain(from *os.Root, name string, to *os.Root, as string, max int64) (File, error) {
+	in, info, err := openPlain(from, name, max)
 	if err != nil {
 		return File{}, err
 	}
-	defer from.Close()
-	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
-		return File{}, err
-	}
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	defer in.Close()
+	out, err := create(to, as)
 	if err != nil {
-		return File{}, err
+		return File{}, &writeError{err}
 	}
-	n, err := io.Copy(out, io.LimitReader(from, max+1))
+	n, err := io.Copy(out, io.LimitReader(in, max+1))
 	if err := errors.Join(err, out.Close()); err != nil {
-		return File{}, err
+		return File{}, &writeError{err}
 	}
 	if n > max {
 		return File{}, errNotPlain
 	}
 	return File{Name: name, Size: n, MTime: info.ModTime().UnixNano()}, nil
 }
+
+// create makes a new file of root in the place of whatever has its name. Others may
+// read it: git may run as another user.
+func create(root *os.Root, name string) (*os.File, error) {
+	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
+		return nil, err
+	}
+	if err := root.RemoveAll(name); err != nil {
+		return nil, err
+	}
+	return root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+}
+
+// writeError is a failure of what is written, rather than of what is read.
+type writeError struct{ error }
+
+func (e *writeError) Unwrap() error { return e.error }
 
 // ownFiles lists the files of an operation in progress below prefix, "" or a
 // worktree's directory, and tells what of it cannot be stored.

@@ -58,7 +58,7 @@ type git struct {
 func (g git) environment() []string {
 	env := []string{
 		"PATH=/usr/bin:/bin:/usr/local/bin", "HOME=/nonexistent", "LC_ALL=C", "TZ=UTC",
-		"GIT_DIR=" + g.dir, "GIT_OBJECT_DIRECTORY=" + g.objects, "GIT_INDEX_FILE=" + filepath.Join(g.dir, "index"),
+		"GIT_DIR=" + g.dir, "GIT_OBJECT_DIRECTORY=" + g.objects, "GIT_INDEX_FILE=" + filepath.Join(g.work(), "index"),
 		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_ATTR_NOSYSTEM=1",
 		"GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=/bin/false", "SSH_ASKPASS=/bin/false", "GIT_ALLOW_PROTOCOL=none", "GIT_NO_LAZY_FETCH=1",
 		"GIT_NO_REPLACE_OBJECTS=1", "GIT_OPTIONAL_LOCKS=0", "GIT_PAGER=cat", "GIT_EDITOR=/bin/false",
@@ -180,25 +180,47 @@ func (o Options) shadow(repo place) (git, func(), error) {
 	if !ok {
 		return git{}, nil, errNoGit
 	}
-	dir, err := os.MkdirTemp(o.Temp, "sandkeeper-git-")
+	as, temp := owner(repo.git), o.Temp
+	if as != nil {
+		temp = "" // another user may not get into a directory of ours
+	}
+	dir, err := os.MkdirTemp(temp, "sandkeeper-git-")
 	if err != nil {
 		return git{}, nil, err
 	}
 	remove := func() { os.RemoveAll(dir) }
-	err = errors.Join(
-		os.MkdirAll(filepath.Join(dir, "objects", "pack"), 0o700), os.MkdirAll(filepath.Join(dir, "refs", "heads"), 0o700),
-		os.WriteFile(filepath.Join(dir, "HEAD"), []byte(unborn), 0o600),
-	)
-	g := git{bin: bin, dir: dir, objects: filepath.Join(dir, "objects"), timeout: o.timeout(), as: owner(repo.git)}
-	if err == nil {
-		err = g.configure("sha1")
-	}
-	if err != nil {
+	g := git{bin: bin, dir: dir, objects: filepath.Join(dir, "objects"), timeout: o.timeout(), as: as}
+	if err := g.make(); err != nil {
 		remove()
 		return git{}, nil, err
 	}
 	return g, remove, nil
 }
+
+// make fills the shadow. It stays this process' own, which git's user may read, but for
+// the two directories that git writes to: what is written here as root must not lead
+// elsewhere.
+func (g git) make() error {
+	for _, name := range []string{"refs", "objects", "objects/pack", "work"} {
+		if err := os.Mkdir(filepath.Join(g.dir, name), 0o755); err != nil {
+			return err
+		}
+	}
+	if g.as != nil {
+		for _, name := range []string{"objects/pack", "objects", "work"} {
+			if err := os.Lchown(filepath.Join(g.dir, name), int(g.as.Uid), int(g.as.Gid)); err != nil {
+				return err
+			}
+		}
+		if err := os.Chmod(g.dir, 0o755); err != nil {
+			return err
+		}
+	}
+	return errors.Join(g.put("HEAD", unborn), g.configure("sha1"))
+}
+
+// work is where the index is, with what git makes of it.
+func (g git) work() string { return filepath.Join(g.dir, "work") }
 
 const unborn = "ref: refs/heads/sandkeeper-unborn\n"
 
@@ -208,12 +230,13 @@ func (g git) configure(format string) error {
 	if format == "sha256" {
 		config = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tobjectformat = sha256\n"
 	}
-	return errors.Join(g.put("config", config), g.give())
+	return g.put("config", config)
 }
 
 // put writes a file of the shadow.
 func (g git) put(name, data string) error {
-	return os.WriteFile(filepath.Join(g.dir, name), []byte(data), 0o600)
+	full := filepath.Join(g.dir, name)
+	return errors.Join(os.WriteFile(full, []byte(data), 0o644), os.Chmod(full, 0o644))
 }
 
 // settings reads the configuration file of root, without what it includes.
@@ -242,10 +265,8 @@ func (g git) have(ctx context.Context, ids []string) (map[string]string, error) 
 	return types, err
 }
 
-// give makes the shadow its user's.
-func (g git) give() error { return give(g.dir, g.as) }
-
-// give makes everything below dir a user's, unless it is nobody's in particular.
+// give makes everything below dir a user's, unless it is nobody's in particular. A file
+// with further names is left as it is: they may be anywhere.
 func give(dir string, as *syscall.Credential) error {
 	if as == nil {
 		return nil
@@ -263,7 +284,8 @@ func give(dir string, as *syscall.Credential) error {
 		if err != nil {
 			return err
 		}
-		if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Uid == as.Uid && stat.Gid == as.Gid {
+		stat, ok := info.Sys().(*syscall.Stat_t)
+		if !ok || stat.Uid == as.Uid && stat.Gid == as.Gid || !info.IsDir() && stat.Nlink > 1 {
 			return nil
 		}
 		return root.Lchown(name, int(as.Uid), int(as.Gid))

@@ -315,7 +315,7 @@ func (r *restoring) connected(ctx context.Context, bundled []string) error {
 	if !strings.HasPrefix(r.state.Head, "ref: ") {
 		want.WriteString(r.state.Head + "\n")
 	}
-	if err := errors.Join(r.git.put("packed-refs", packed(there)), r.git.give()); err != nil {
+	if err := r.git.put("packed-refs", packed(there)); err != nil {
 		return err
 	}
 	if _, err := r.git.output(ctx, want.String(), 4096, "rev-list", "--objects", "--quiet", "--stdin", "--not", "--all"); err != nil {

@@ -80,6 +80,8 @@ type saving struct {
 	state   State
 	at      place
 	dir     *os.Root // the git directory
+	plain   *os.Root // where plain files go
+	work    *os.Root // of the shadow
 	git     git
 	refs    refs
 	have    map[string]string // types of the objects that are named somewhere
@@ -108,6 +110,17 @@ func (s *saving) save(ctx context.Context, repo string) (err error) {
 	defer remove()
 	s.git, s.keep = shadow, map[string]bool{}
 	s.git.behind = filepath.Join(s.at.git, "objects")
+	if err := os.MkdirAll(filepath.Join(s.out, plainDir), 0o700); err != nil {
+		return err
+	}
+	if s.plain, err = os.OpenRoot(filepath.Join(s.out, plainDir)); err != nil {
+		return err
+	}
+	defer s.plain.Close()
+	if s.work, err = os.OpenRoot(shadow.work()); err != nil {
+		return err
+	}
+	defer s.work.Close()
 	for _, step := range []func(context.Context) error{s.readConfig, s.readHead, s.readWorktrees, s.readPlain, s.readObjects, s.readIndexes, s.bundle} {
 		if err := step(ctx); err != nil {
 			return err
@@ -252,17 +265,16 @@ func (s *saving) readPlain(context.Context) error {
 
 // store copies one file, if it is there, from the git directory to the state.
 func (s *saving) store(name string, max int64) error {
-	to := filepath.Join(s.out, plainDir, filepath.FromSlash(name))
-	f, err := copyPlain(s.dir, name, to, max)
+	f, err := copyPlain(s.dir, name, s.plain, name, max)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if e, ok := errors.AsType[*fs.PathError](err); ok && strings.HasPrefix(e.Path, s.out) {
-		return err
+	if e, ok := errors.AsType[*writeError](err); ok {
+		return e
 	}
 	if err != nil {
 		s.state.skip(name, NotPlain)
-		return removeIfThere(to)
+		return s.plain.RemoveAll(name)
 	}
 	s.state.Files = append(s.state.Files, f)
 	return nil
@@ -320,9 +332,9 @@ func (s *saving) namedIDs() []string {
 		if strings.Contains(f.Name, "info/") || base == "index" {
 			continue
 		}
-		data, err := os.ReadFile(filepath.Join(s.out, plainDir, filepath.FromSlash(f.Name)))
+		data, err := readPlain(s.plain, f.Name, maxPlain)
 		if err == nil {
-			ids = append(ids, idWord.FindAllString(string(data), -1)...)
+			ids = append(ids, idWord.FindAllString(data, -1)...)
 		}
 	}
 	return slices.DeleteFunc(ids, func(id string) bool { return strings.Trim(id, "0") == "" || !s.state.validID(id) })
@@ -387,33 +399,32 @@ func (s *saving) readIndexes(ctx context.Context) error {
 }
 
 func (s *saving) readIndex(ctx context.Context, prefix, head string) error {
-	defer removeIfThere(filepath.Join(s.git.dir, "index"))
-	f, err := copyPlain(s.dir, prefix+"index", filepath.Join(s.git.dir, "index"), maxIndex)
+	f, err := copyPlain(s.dir, prefix+"index", s.work, "index", maxIndex)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		s.state.skip(prefix+"index", NotPlain)
-		return nil
+	if e, ok := errors.AsType[*writeError](err); ok {
+		return e
 	}
-	if err := errors.Join(s.wholeIndex(ctx, prefix), s.git.give()); err != nil {
-		s.state.skip(prefix+"index", reason(err))
-		return nil
+	var staged []string
+	if err == nil {
+		err = s.wholeIndex(ctx, prefix)
 	}
-	staged, err := s.staged(ctx, head)
+	if err == nil {
+		staged, err = s.staged(ctx, head)
+	}
 	if err != nil {
-		s.state.skip(prefix+"index", reason(err))
+		why := reason(err)
+		if errors.Is(err, errNotPlain) {
+			why = NotPlain
+		}
+		s.state.skip(prefix+"index", why)
 		return nil
 	}
 	for _, id := range staged {
 		s.keep[id] = true
 	}
-	from, err := os.OpenRoot(s.git.dir)
-	if err != nil {
-		return err
-	}
-	defer from.Close()
-	stored, err := copyPlain(from, "index", filepath.Join(s.out, plainDir, filepath.FromSlash(prefix), "index"), maxIndex)
+	stored, err := copyPlain(s.work, "index", s.plain, prefix+"index", maxIndex)
 	s.state.Files = append(s.state.Files, File{Name: prefix + "index", Size: stored.Size, MTime: f.MTime})
 	return err
 }
@@ -425,14 +436,15 @@ func (s *saving) wholeIndex(ctx context.Context, prefix string) error {
 		return err
 	}
 	for _, name := range parts {
-		to := filepath.Join(s.git.dir, filepath.Base(name))
-		if _, err := copyPlain(s.dir, name, to, maxIndex); err != nil {
+		// The other part is looked for in the git directory, which is this process' own.
+		data, err := readPlain(s.dir, name, maxIndex)
+		if err == nil {
+			err = s.git.put(filepath.Base(name), data)
+		}
+		if err != nil {
 			return err
 		}
-		defer removeIfThere(to)
-	}
-	if err := s.git.give(); err != nil {
-		return err
+		defer os.Remove(filepath.Join(s.git.dir, filepath.Base(name)))
 	}
 	return s.git.run(ctx, nil, &limited{}, "-c", "splitIndex.maxPercentChange=0", "update-index", "--no-split-index")
 }
@@ -522,7 +534,7 @@ func (s *saving) bundle(ctx context.Context) error {
 		return notSaved("objects", err)
 	}
 	ids[keepRef] = keep
-	if err := errors.Join(s.git.put("packed-refs", packed(ids)), s.git.put("HEAD", unborn), s.git.give()); err != nil {
+	if err := errors.Join(s.git.put("packed-refs", packed(ids)), s.git.put("HEAD", unborn)); err != nil {
 		return err
 	}
 	out, err := os.OpenFile(filepath.Join(s.out, bundleFile), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
