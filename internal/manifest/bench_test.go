@@ -96,9 +96,9 @@ func TestSizeOfLayers(t *testing.T) {
 }
 
 // TestReadingHoldsOneBlock compares the memory that reading takes for a small tree
-// and for one of thirty times its size.
+// and for one of twenty times its size.
 func TestReadingHoldsOneBlock(t *testing.T) {
-	small, large := encodeLayer(t, smallFiles(10_000)...), encodeLayer(t, smallFiles(300_000)...)
+	small, large := encodeLayer(t, smallFiles(5_000)...), encodeLayer(t, smallFiles(100_000)...)
 	if grown := peak(t, large) - peak(t, small); grown > 8<<20 {
 		t.Errorf("reading a layer of %d bytes holds %d bytes more than reading one of %d, want no more than a few blocks", len(large), grown, len(small))
 	}

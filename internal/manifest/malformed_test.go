@@ -86,7 +86,8 @@ func TestReaderRefusesMalformedBlocks(t *testing.T) {
 
 		{"a path that shares more than there was", func(p *parts) { p.column[2][1] = 4 }, "list is longer"},
 		{"a path that goes on for ever", func(p *parts) { p.column[3] = huge }, "list is longer"},
-		{"a mode beyond 32 bits", func(p *parts) { p.column[5] = huge }, "too large"},
+		{"a mode beyond 32 bits", func(p *parts) { p.column[5] = append(bytes.Clone(huge), p.column[5][2:]...) }, "mode or an owner is too large"},
+		{"an owner beyond 32 bits", func(p *parts) { p.column[6] = append(bytes.Clone(huge), p.column[6][2:]...) }, "mode or an owner is too large"},
 		{"a target that is too long", func(p *parts) { p.column[13] = huge }, "list is longer"},
 		{"no attributes where there should be some", func(p *parts) { p.column[15] = []byte{0} }, "attributes is empty"},
 		{"attributes out of order", func(p *parts) { p.column[15] = []byte("\x02\x01b\x00\x01a\x00") }, "not in order"},
@@ -220,6 +221,33 @@ func TestDecoderRefusesMalformedRoots(t *testing.T) {
 			}
 			if used > 1<<20 {
 				t.Errorf("refusing it used %d bytes", used)
+			}
+		})
+	}
+}
+
+// TestDecoderRefusesWhatNoRootMaySay: what the encoder refuses too.
+func TestDecoderRefusesWhatNoRootMaySay(t *testing.T) {
+	good := pinned(t, "root")
+	digest := string(good[bytes.Index(good, []byte("source\x02\x02"))+8:][:32])
+	tests := []struct {
+		name, old, with string
+		want            manifest.Reason
+	}{
+		{"itself as parent", "checkpoint-1", "checkpoint-2", manifest.BadRoot},
+		{"an id that is no text", "checkpoint-2", "checkpoint-\xff", manifest.BadRoot},
+		{"a layer of nothing", digest + "\x80\x20", digest + "\x00", manifest.BadPack},
+		{"a rule of no kind there is", "\x00\x01\x02\x00\x00\x00\x01\x05cache", "\x00\x01\x05\x00\x00\x00\x01\x05cache", manifest.BadRoot},
+		{"a count that is not safe", "\x8d\x80\x40\x1d", string(huge) + "\x1d", manifest.BadCounts},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if bytes.Count(good, []byte(test.old)) != 1 {
+				t.Fatalf("%q is not there once", test.old)
+			}
+			_, err := manifest.DecodeRoot(bytes.Replace(good, []byte(test.old), []byte(test.with), 1))
+			if got := reasonOf(t, err); got != test.want {
+				t.Errorf("got %q (%v), want %q", got, err, test.want)
 			}
 		})
 	}
