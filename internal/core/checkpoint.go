@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -126,6 +127,52 @@ func (t Commit) ApplyThread(th Thread) (Thread, error) {
 	return th, nil
 }
 
+// Check refuses what no store need be asked for: identifiers, then a writer of another
+// thread, then the artifacts.
+func (t Commit) Check() error {
+	c := t.Checkpoint
+	err := cmp.Or(checkThread(c.ThreadKey), checkThread(t.Writer.ThreadKey), checkCheckpoint(c.Tenant, c.ID))
+	for _, id := range []CheckpointID{c.Parent, t.Expected} {
+		if id != "" {
+			err = cmp.Or(err, checkCheckpoint(c.Tenant, id))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if t.Writer.ThreadKey != c.ThreadKey {
+		return t.refused("writer-lost")
+	}
+	for _, a := range c.Artifacts {
+		if err := cmp.Or(a.check(), a.checkObject()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkObject refuses an artifact that is not frozen.
+func (a Artifact) checkObject() error {
+	if o := a.Object; o.Key == "" || !isSHA256(o.SHA256) || o.Size < 0 {
+		return invalid("invalid-entry", "artifact %.80q: want a key, 64 hex digits and a size of 0 or more, got %.80q, %.80q and %d", a.ID, o.Key, o.SHA256, o.Size)
+	}
+	return nil
+}
+
+// AppendCheckpoint publishes a checkpoint, with the checks in the order of CP-5, by which
+// callers see the code that they would see upstream: identifiers, the writer's thread,
+// artifacts, entries, then under the conditions of the write itself the lease, the id,
+// the head and the parent. entries checks what the checkpoint stores, and may complete t.
+func AppendCheckpoint(ctx context.Context, threads Threads, t *Commit, entries func() error) error {
+	if err := t.Check(); err != nil {
+		return err
+	}
+	if err := entries(); err != nil {
+		return err
+	}
+	return threads.Commit(ctx, *t)
+}
+
 func (t Commit) refused(why string) error {
 	return &RefusedError{Op: t.Name(), Record: "checkpoint " + string(t.Checkpoint.ID), Why: why}
 }
@@ -235,6 +282,7 @@ type Fork struct {
 	Now      Millis
 	Source   Checkpoint
 	Branches []Branch
+	Release  bool // give the branches' leases back
 }
 
 // Name is "fork".
@@ -250,7 +298,7 @@ func (t Fork) Items() int {
 }
 
 // ApplyThread gives the thread of a branch after it: the lease is live and mine, the
-// thread empty. The lease is given back.
+// thread empty.
 func (t Fork) ApplyThread(b Branch, th Thread) (Thread, error) {
 	if why := failing(
 		check{th.Writes(b.Writer, t.Now), "writer-lost"},
@@ -258,7 +306,10 @@ func (t Fork) ApplyThread(b Branch, th Thread) (Thread, error) {
 	); why != "" {
 		return Thread{}, t.Refused(b, why)
 	}
-	th.Head, th.Conversation, th.Lease, th.UpdatedAt = b.Checkpoint.ID, b.Checkpoint.Conversation, Lease{}, t.Now
+	th.Head, th.Conversation, th.UpdatedAt = b.Checkpoint.ID, b.Checkpoint.Conversation, t.Now
+	if t.Release {
+		th.Lease = Lease{}
+	}
 	th.PendingRuns, th.Fork = slices.Clone(b.Checkpoint.PendingRuns), b.Root(t.Source)
 	return th, nil
 }

@@ -72,14 +72,17 @@ func (k *Keeper) commitCapture(ctx context.Context, w working, data []byte) erro
 		return err
 	}
 	made.Digest = digest
-	if made.Manifest, err = k.sealRoot(ctx, w, data, made); err != nil {
-		return err
+	t := &Commit{
+		Writer: w.writer(), Expected: w.step.Checkpoint, Checkpoint: made, Token: w.step.Token, Release: releases(w.Lease.Owner),
 	}
-	if _, err := k.note(ctx, w, facts.Files, facts.Bytes); err != nil {
+	return AppendCheckpoint(ctx, k.Threads, t, func() error {
+		t.Checkpoint.Manifest, err = k.sealRoot(ctx, w, data, made)
+		if err != nil {
+			return err
+		}
+		t.Now = nowMillis()
+		_, err = k.note(ctx, w, facts.Files, facts.Bytes)
 		return err
-	}
-	return k.Threads.Commit(ctx, Commit{
-		Writer: w.writer(), Now: nowMillis(), Expected: w.step.Checkpoint, Checkpoint: made, Token: w.step.Token, Release: releases(w.Lease.Owner),
 	})
 }
 

@@ -21,24 +21,63 @@ func (k *Keeper) Fork(ctx context.Context, q ForkRequest) ([]ListedCheckpoint, e
 	if done, err := k.forked(ctx, q, source); err != nil || done != nil {
 		return done, err
 	}
-	t := Fork{Now: nowMillis(), Source: source}
 	writers, err := k.leaseAll(ctx, q)
-	for i := 0; err == nil && i < len(writers); i++ {
-		var b Branch
-		if b, err = k.branch(ctx, source, writers[i], q.Branches[i].ID); err == nil {
-			t.Branches = append(t.Branches, b)
-		}
-	}
-	if n := t.Items(); err == nil && n > MaxForkItems {
-		err = invalid("too-many-branches", "want at most %d records in one fork, got %d", MaxForkItems, n)
-	}
+	var made []ListedCheckpoint
 	if err == nil {
-		err = k.Threads.Fork(ctx, t)
+		made, err = k.fork(ctx, forking{source, q, writers, true})
 	}
 	if err != nil {
 		for _, w := range writers {
 			err = errors.Join(err, k.giveBack(ctx, w))
 		}
+		return nil, err
+	}
+	return made, nil
+}
+
+// ForkUnder is Fork under leases of the branches' threads that the caller holds, in the
+// order of the branches, and goes on to hold.
+func (k *Keeper) ForkUnder(ctx context.Context, q ForkRequest, writers []Writer) ([]ListedCheckpoint, error) {
+	source, err := k.forkSource(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	if len(writers) != len(q.Branches) {
+		return nil, invalid("invalid-branches", "want a writer for each of %d branches, got %d", len(q.Branches), len(writers))
+	}
+	for i, b := range q.Branches {
+		if writers[i].ThreadKey != (ThreadKey{q.Source.Tenant, b.Thread}) {
+			return nil, refuse("fork", "thread "+writers[i].String(), "writer-lost")
+		}
+	}
+	if done, err := k.forked(ctx, q, source); err != nil || done != nil {
+		return done, err
+	}
+	return k.fork(ctx, forking{source, q, writers, false})
+}
+
+// forking is a fork whose leases are held, by branch.
+type forking struct {
+	source  Checkpoint
+	request ForkRequest
+	writers []Writer
+	release bool
+}
+
+// fork writes the branches.
+func (k *Keeper) fork(ctx context.Context, f forking) ([]ListedCheckpoint, error) {
+	t := Fork{Now: nowMillis(), Source: f.source, Release: f.release}
+	for i, w := range f.writers {
+		b, err := k.branch(ctx, f.source, w, f.request.Branches[i].ID)
+		if err != nil {
+			return nil, err
+		}
+		t.Branches = append(t.Branches, b)
+	}
+	if n := t.Items(); n > MaxForkItems {
+		return nil, invalid("too-many-branches", "want at most %d records in one fork, got %d", MaxForkItems, n)
+	}
+	if err := k.Threads.Fork(ctx, t); err != nil {
 		return nil, err
 	}
 	return forkedAs(t), nil

@@ -1,9 +1,9 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
-	"errors"
 	"slices"
 )
 
@@ -81,29 +81,33 @@ func (k *Keeper) Diff(ctx context.Context, key ThreadKey, a, b CheckpointID, lim
 // DeleteHead takes a thread's newest checkpoint away; the newest older one that is left
 // becomes head, or none (CP-11). It returns the new head.
 func (k *Keeper) DeleteHead(ctx context.Context, key ThreadKey, id CheckpointID) (head CheckpointID, err error) {
-	if err := errors.Join(checkThread(key), checkCheckpoint(key.Tenant, id)); err != nil {
-		return "", invalid("invalid-id", "%v", err)
+	if err := cmp.Or(checkThread(key), checkCheckpoint(key.Tenant, id)); err != nil {
+		return "", err
 	}
 	err = k.under(ctx, key, OwnerSave+"delete-"+rand.Text(), func(w Writer) error {
-		head, err = k.deleteHead(ctx, w, id)
+		head, err = k.DeleteHeadUnder(ctx, w, id)
 		return err
 	})
 	return head, err
 }
 
-func (k *Keeper) deleteHead(ctx context.Context, w Writer, id CheckpointID) (CheckpointID, error) {
-	th, err := k.Threads.Thread(ctx, w.ThreadKey)
-	if err != nil {
+// DeleteHeadUnder is DeleteHead under a lease that the caller holds.
+func (k *Keeper) DeleteHeadUnder(ctx context.Context, w Writer, id CheckpointID) (CheckpointID, error) {
+	if err := cmp.Or(checkThread(w.ThreadKey), checkCheckpoint(w.Tenant, id)); err != nil {
 		return "", err
 	}
-	if th.Head != id {
-		return "", refuse("delete head", "checkpoint "+string(id), "not-head")
+	t := DeleteHead{Writer: w, Now: nowMillis(), Checkpoint: Checkpoint{ThreadKey: w.ThreadKey, ID: id}}
+	th, err := k.Threads.Thread(ctx, w.ThreadKey)
+	if err == nil {
+		_, err = t.ApplyThread(th)
+	}
+	if err != nil {
+		return "", err
 	}
 	all, err := k.Threads.Checkpoints(ctx, w.ThreadKey)
 	if err != nil {
 		return "", err
 	}
-	t := DeleteHead{Writer: w, Now: nowMillis()}
 	for _, c := range all {
 		if c.ID == id {
 			t.Checkpoint = c

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"unicode/utf8"
 )
 
 // stepRequest is what save, restore and verify have in common.
@@ -68,12 +69,17 @@ func (k *Keeper) Restore(ctx context.Context, q RestoreRequest) (StepReport, err
 	return k.step(ctx, r)
 }
 
+// MaxLabel is the longest label, bytes.
+const MaxLabel = 1024
+
 func (q stepRequest) check() error {
 	if err := errors.Join(checkThread(q.ThreadKey), checkCheckpoint(q.Tenant, q.id)); err != nil {
 		return invalid("invalid-id", "%v", err)
 	}
 	dir := cmp.Or(q.options.Dir, "/")
 	switch {
+	case q.label != nil && (len(*q.label) > MaxLabel || !utf8.ValidString(*q.label)):
+		return invalid("invalid-label", "want at most %d bytes in UTF-8, got %d", MaxLabel, len(*q.label))
 	case q.key == "" || q.instance == "":
 		return invalid("missing-sandbox", "want the key and the instance of a sandbox, got %q and %q", q.key, q.instance)
 	case !path.IsAbs(dir) || path.Clean(dir) != dir:
@@ -92,6 +98,9 @@ func (k *Keeper) step(ctx context.Context, q stepRequest) (StepReport, error) {
 	}
 	if report, ok := q.under(th, nowMillis()); ok {
 		return report, nil
+	}
+	if k.Sandboxes == nil {
+		return StepReport{}, refuse(string(q.kind), "thread "+q.ThreadKey.String(), "missing-instances")
 	}
 	if th, err = k.lease(ctx, q.ThreadKey, q.owner); err != nil {
 		return StepReport{}, err

@@ -262,7 +262,9 @@ func (s *Threads) addBranch(b *bundle, t core.Fork, branch core.Branch) {
 	if len(root.Owners) > 0 {
 		c.setAny("forkOwners", textSet(root.Owners))
 	}
-	c.releaseLease()
+	if t.Release {
+		c.releaseLease()
+	}
 	b.change(c, threadItem(branch.Writer.ThreadKey))
 	b.publish(branch.Checkpoint)
 	for _, p := range branch.Pins {

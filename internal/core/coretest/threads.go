@@ -357,7 +357,7 @@ func branchOf(source core.Checkpoint, id core.ThreadID) core.Branch {
 
 func forkAll(t *testing.T, s Shelf) {
 	src, all := chain(t, s, "src", 2)
-	fork := core.Fork{Now: 5000, Source: all[0]}
+	fork := core.Fork{Now: 5000, Source: all[0], Release: true}
 	for _, id := range []core.ThreadID{"one", "two"} {
 		must(t, s.SeedThread(t.Context(), leased(id)))
 		fork.Branches = append(fork.Branches, branchOf(all[0], id))
