@@ -363,14 +363,14 @@ func TestAWorkspaceComesBackWithItsRepository(t *testing.T) {
 	if len(st.Git) != 1 || st.Git[0].Result == nil || !st.Git[0].Result.Restored {
 		t.Errorf("restored %+v", st)
 	}
-	want := ""
+	var want strings.Builder
 	for line := range strings.Lines(tree) {
 		if !strings.HasPrefix(line, ".env ") {
-			want += line
+			want.WriteString(line)
 		}
 	}
-	if got := listing(t, fresh); got != want {
-		t.Errorf("restored tree:\n%s\nwant:\n%s", got, want)
+	if got := listing(t, fresh); got != want.String() {
+		t.Errorf("restored tree:\n%s\nwant:\n%s", got, want.String())
 	}
 	if got := seen(fresh); got != strings.ReplaceAll(before, "? .env\n", "") {
 		t.Errorf("restored repository:\n%s\nwant:\n%s", got, before)
@@ -434,6 +434,7 @@ func TestAStartedJobIsDoneByADetachedWorker(t *testing.T) {
 	data, _ := json.Marshal(job)
 	var out bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(data), &out, w
+	cmd.ExtraFiles = []*os.File{nil, w} // what an exec channel may leave open
 	if err := cmd.Run(); err != nil || out.String() != "started\n" {
 		t.Fatalf("start: %v, %q", err, &out)
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/sandkeeper/sandkeeper/internal/transfer"
+	"github.com/sandkeeper/sandkeeper/internal/wrapper"
 )
 
 // maxJob bounds a job, bytes.
@@ -98,6 +99,7 @@ func say(err error) int {
 // leave claims job and leaves a worker of a session of its own behind, which holds the
 // claim from now on. held is false where the job had been claimed.
 func leave(dir string, job transfer.Job) (state State, held bool, err error) {
+	wrapper.CloseInherited()
 	c, state, held, err := take(dir, job)
 	if err != nil || !held {
 		return state, false, err

@@ -248,3 +248,18 @@ func TestAnAgentThatCannotBeginEndsAsInAShell(t *testing.T) {
 		})
 	}
 }
+
+// TestAFullDiskDoesNotKeepTheSentinelOut: the agent writes until nothing more fits.
+func TestAFullDiskDoesNotKeepTheSentinelOut(t *testing.T) {
+	b := newBox(t, shells(t)[0])
+	b.program = true
+	b.mkdir()
+	if err := syscall.Mount("tmpfs", b.dir, "tmpfs", 0, "size=1m,mode=700"); err != nil {
+		t.Skipf("mount a small file system: %v", err)
+	}
+	t.Cleanup(func() { syscall.Unmount(b.dir, syscall.MNT_DETACH) })
+	b.start(core.JournalStart{Run: "r", Shell: "head -c 3000000 /dev/zero 2>/dev/null; exit 9"}, "").wait()
+	if p := b.probe("r", 0); p.State != core.JournalFinished || p.Exit != 9 || p.Size < 900_000 {
+		t.Errorf("probe: %v %d, size %d, reason %s", p.State, p.Exit, p.Size, p.Reason)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -81,9 +82,9 @@ func TestRootWorksOnAUsersRepositoryAsThatUser(t *testing.T) {
 
 func stateOf(r repo) string {
 	safe := []string{"-c", "safe.directory=*"}
-	var all string
+	var all strings.Builder
 	for _, args := range [][]string{{"status", "--porcelain"}, {"stash", "list"}, {"rev-parse", "HEAD"}, {"ls-files", "-s"}} {
-		all += r.git(append(safe, args...)...)
+		all.WriteString(r.git(append(safe, args...)...))
 	}
-	return all
+	return all.String()
 }

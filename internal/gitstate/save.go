@@ -193,7 +193,7 @@ func (s *saving) readHead(context.Context) (err error) {
 	if err != nil {
 		return &unsaved{"shallow", NotPlain, err}
 	}
-	for _, id := range strings.Fields(shallow) {
+	for id := range strings.FieldsSeq(shallow) {
 		if s.state.validID(id) {
 			s.state.Shallow = append(s.state.Shallow, id)
 		}
@@ -471,9 +471,7 @@ func (s *saving) staged(ctx context.Context, head string) ([]string, error) {
 	ids := append(rawIDs(diff), unmergedIDs(unmerged)...)
 	slices.Sort(ids)
 	have, err := s.git.have(ctx, slices.Compact(ids))
-	for id, kind := range have {
-		s.have[id] = kind
-	}
+	maps.Copy(s.have, have)
 	return slices.DeleteFunc(ids, func(id string) bool { return have[id] == "" }), err
 }
 

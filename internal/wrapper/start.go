@@ -27,7 +27,7 @@ const readyLimit = 5 * time.Second
 // answers as the start script does, framed, on out, and returns the exit status.
 func Start(in io.Reader, out io.Writer) int {
 	defer bound(startLimit)()
-	closeInherited()
+	CloseInherited()
 	input := bufio.NewReaderSize(in, maxLine)
 	job, err := readLine[Job](input)
 	if err == nil {
@@ -41,9 +41,9 @@ func Start(in io.Reader, out io.Writer) int {
 	return respond(out, answer, err)
 }
 
-// closeInherited keeps what an exec channel left open from everything that is begun
+// CloseInherited keeps what an exec channel left open from everything that is begun
 // here: who held it would keep the channel open.
-func closeInherited() {
+func CloseInherited() {
 	if unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC) == nil {
 		return
 	}
