@@ -1,0 +1,88 @@
+package console_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/sandkeeper/sandkeeper/internal/console"
+)
+
+func TestATableLinesUpAndHidesControlCharacters(t *testing.T) {
+	var out bytes.Buffer
+	c := &console.Console{Out: &out}
+	err := c.Print(nil, func(w *console.Writer) {
+		w.Table([]string{"RUN", "STATUS"}, [][]string{{"a/long-run", "running"}, {"b\x1b[2J\n\u202ec", "failed"}}, "none")
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) != 3 || strings.ContainsAny(out.String(), "\x1b\u202e") {
+		t.Fatalf("table %q", out.String())
+	}
+	if at := strings.Index(lines[0], "STATUS"); strings.Index(lines[1], "running") != at {
+		t.Errorf("columns do not line up:\n%s", out.String())
+	}
+}
+
+func TestJSONIsOneDocumentAndNothingElse(t *testing.T) {
+	var out, errs bytes.Buffer
+	c := &console.Console{Out: &out, Err: &errs, JSON: true}
+	c.Progress("half way")
+	if err := c.Print(map[string]int{"runs": 3}, func(*console.Writer) { t.Error("text was asked for") }); err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]int
+	if err := json.Unmarshal(out.Bytes(), &got); err != nil || got["runs"] != 3 || errs.Len() != 0 {
+		t.Errorf("stdout %q, stderr %q: %v", out.String(), errs.String(), err)
+	}
+}
+
+func TestOnlyAYesConfirms(t *testing.T) {
+	for name, row := range map[string]struct {
+		answer string
+		asks   bool
+		want   error
+	}{
+		"y is a yes":                        {"y\n", true, nil},
+		"Yes is a yes":                      {"Yes\n", true, nil},
+		"a yes without a line end is one":   {"yes", true, nil},
+		"an empty line is none":             {"\n", true, console.ErrDeclined},
+		"the end of input is none":          {"", true, console.ErrDeclined},
+		"anything else is none":             {"yes please\n", true, console.ErrDeclined},
+		"without a terminal nobody answers": {"y\n", false, console.ErrNobody},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &console.Console{In: strings.NewReader(row.answer), Err: &bytes.Buffer{}, Asks: row.asks}
+			if err := c.Confirm("stop it?"); !errors.Is(err, row.want) {
+				t.Errorf("got %v, want %v", err, row.want)
+			}
+		})
+	}
+}
+
+func TestCleanLinesKeepsLines(t *testing.T) {
+	if got := console.CleanLines("a\tb\nc\rd\x07"); got != "a\tb\nc\ufffdd\ufffd" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestTheFirstErrorOfAWriterIsTheAnswer(t *testing.T) {
+	c := &console.Console{Out: broken{}}
+	err := c.Print(nil, func(w *console.Writer) {
+		w.Line("one")
+		w.Pairs([][2]string{{"two", "2"}})
+	})
+	if !errors.Is(err, errBroken) {
+		t.Errorf("got %v", err)
+	}
+}
+
+var errBroken = errors.New("broken pipe")
+
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, errBroken }
