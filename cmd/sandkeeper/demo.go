@@ -248,12 +248,14 @@ type row struct {
 	task    string
 	age     time.Duration
 	saved   int64
+	// workspace is how the checkpoint stands that the run's end owes.
+	workspace string
 }
 
 func (t *table) draw(since time.Duration, rows []row) {
 	if !t.live {
 		for _, r := range rows {
-			line := fmt.Sprintf("%-12s %-12s task %-14s saved %d", r.state, r.outcome, r.task, r.saved)
+			line := fmt.Sprintf("%-12s %-12s task %-14s saved %-8d %s", r.state, r.outcome, r.task, r.saved, r.workspace)
 			if t.last[r.run] != line {
 				fmt.Fprintf(t.out, "%5.1fs %-14s %s\n", since.Seconds(), r.run, line)
 				t.last[r.run] = line
@@ -264,10 +266,10 @@ func (t *table) draw(since time.Duration, rows []row) {
 	if t.drawn > 0 {
 		fmt.Fprintf(t.out, "\x1b[%dA", t.drawn)
 	}
-	fmt.Fprintf(t.out, "\x1b[K%-14s %-34s %-12s %-12s %-15s %6s %9s\n", "RUN", "AGENT", "STATE", "OUTCOME", "TASK", "AGE", "SAVED")
+	fmt.Fprintf(t.out, "\x1b[K%-14s %-34s %-12s %-12s %-15s %6s %9s %s\n", "RUN", "AGENT", "STATE", "OUTCOME", "TASK", "AGE", "SAVED", "WORKSPACE")
 	for _, r := range rows {
-		fmt.Fprintf(t.out, "\x1b[K%-14s %-34s %-12s %-12s %-15s %5.0fs %9d\n",
-			r.run, r.what, r.state, r.outcome, r.task, r.age.Seconds(), r.saved)
+		fmt.Fprintf(t.out, "\x1b[K%-14s %-34s %-12s %-12s %-15s %5.0fs %9d %s\n",
+			r.run, r.what, r.state, r.outcome, r.task, r.age.Seconds(), r.saved, r.workspace)
 	}
 	t.drawn = len(rows) + 1
 }

@@ -174,7 +174,7 @@ func (d *demo) look(ctx context.Context) ([]row, bool, error) {
 		}
 		rows = append(rows, row{
 			run: s.run, what: s.what, state: stateOf(r), outcome: string(outcomeOf(r)), task: task.LastStatus,
-			age: time.Since(r.StartedAt.Time()), saved: r.LogEnd,
+			age: time.Since(r.StartedAt.Time()), saved: r.LogEnd, workspace: strings.TrimSpace(string(r.Checkpoint.State) + " " + r.Checkpoint.Why),
 		})
 		if s.fate != fateLives && (!r.Status.Terminal() || r.Row != core.RowNone || ledger.State != core.LedgerClosed) {
 			done = false

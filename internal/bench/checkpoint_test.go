@@ -129,9 +129,13 @@ func (m *match) figures(s step, amount float64, unit, goal string) []figure {
 	if s == again {
 		name = m.tree.name + ", " + string(s)
 	}
+	said := ""
+	if s == first {
+		said = m.tree.said()
+	}
 	how := fmt.Sprintf("%s; the same, restic v0.18.1: %s; ratios %.2f to %.2f", middle(ours), middle(theirs), slices.Min(ratios), slices.Max(ratios))
 	return []figure{
-		{Name: name, Value: amount / median(ours, wall), Unit: unit + "/s", how: m.tree.said()},
+		{Name: name, Value: amount / median(ours, wall), Unit: unit + "/s", how: said},
 		{Name: name + ", against restic", Value: median(ratios, itself), Unit: "times", Goal: goal, how: how},
 	}
 }

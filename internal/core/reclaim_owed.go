@@ -130,14 +130,22 @@ func (c *Reclaimer) uncaptured(ctx context.Context, a *attempt, why string, sure
 			return ReclaimDestroyFailed, err
 		}
 	}
-	if err := c.losses().note(ctx, a.owes, next); err != nil {
-		return refusedOr(err, ReclaimInUse)
-	}
 	a.capturing = false
+	if err := c.losses().note(ctx, a.owes, next); err != nil {
+		return c.yield(ctx, *a, err)
+	}
 	if a.job.Kind == JobIdle && (sure || over) {
 		return "", nil
 	}
 	return c.later(ctx, *a, ReclaimUncaptured, min(until, now.Add(c.backoff(next.Tries-1))))
+}
+
+// yield takes back an attempt beside which another has acted: a refused write says so.
+func (c *Reclaimer) yield(ctx context.Context, a attempt, err error) (ReclaimOutcome, error) {
+	if !Refused(err) {
+		return ReclaimDestroyFailed, err
+	}
+	return c.later(ctx, a, ReclaimInUse, MillisOf(time.Now()).Add(c.Limits.RetryStop))
 }
 
 // gone words how the task of a sandbox ended; "" while ECS does not say that it has. An
@@ -156,7 +164,7 @@ func (c *Reclaimer) gone(ctx context.Context, box Sandbox) (string, error) {
 // settle writes what became of the checkpoint that the sandbox owed.
 func (c *Reclaimer) settle(ctx context.Context, a *attempt, final RunCheckpoint) (ReclaimOutcome, error) {
 	if err := c.losses().settle(ctx, a.owes, a.row, final); err != nil {
-		return refusedOr(err, ReclaimInUse)
+		return c.yield(ctx, *a, err)
 	}
 	a.owes, a.capturing = nil, false
 	return "", nil
@@ -165,7 +173,7 @@ func (c *Reclaimer) settle(ctx context.Context, a *attempt, final RunCheckpoint)
 // lose lets the workspace go that cannot be stored.
 func (c *Reclaimer) lose(ctx context.Context, a *attempt, why string) (ReclaimOutcome, error) {
 	if err := c.losses().lose(ctx, *a.owes, a.row, why); err != nil {
-		return refusedOr(err, ReclaimInUse)
+		return c.yield(ctx, *a, err)
 	}
 	a.owes, a.leased = nil, false
 	return "", nil

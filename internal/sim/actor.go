@@ -119,6 +119,7 @@ func (w *world) step(a *actor, fault mem.Fault) {
 		a.plan[n] = fault
 	}
 	w.acting, w.call = a, call
+	w.cross(a)
 	if !strings.HasPrefix(call, "describe") {
 		a.sinceRead++
 	}

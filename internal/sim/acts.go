@@ -60,6 +60,8 @@ func (w *world) enter(c Choice) {
 		})
 	case OpDeliver:
 		w.deliver(c, r)
+	case OpCapture:
+		w.enterCapture(c, r)
 	case OpBegin, OpRenew, OpDetach, OpAttach, OpTake, OpPause, OpCancel:
 		w.enterHost(c, r)
 	default:
@@ -126,9 +128,12 @@ func (w *world) deliver(c Choice, r *agentRun) {
 
 func (w *world) reclaim(id int, m *message) *actor {
 	m.times++
-	job := m.job
-	return w.spawn(id, "reclaim", fmt.Sprintf("reclaim (%s of %s)", job.Kind, m.run), w.index(m.run), w.limits.ReclaimTimeout, func(ctx context.Context, a *actor) {
-		_, _ = w.reclaimer(a).Do(ctx, job) // a failed message comes again by its mark
+	job, of := m.job, m.run
+	return w.spawn(id, "reclaim", fmt.Sprintf("reclaim (%s of %s)", job.Kind, of), w.index(of), w.limits.ReclaimTimeout, func(ctx context.Context, a *actor) {
+		outcome, err := w.reclaimer(a).Do(ctx, job)
+		if err == nil { // a failed message comes again by its mark
+			w.judgeWaiting(a, of, outcome)
+		}
 	})
 }
 
@@ -160,8 +165,10 @@ func (w *world) enterHost(c Choice, r *agentRun) {
 			w.begin(ctx, a, r, h)
 		case OpRenew:
 			_, _ = p.Update(ctx, r.key, core.Renew{Epoch: h.run.Epoch, Until: at.Add(w.limits.Attachment)})
+			w.writes(ctx, a, r)
 		case OpDetach:
 			_, _ = p.Update(ctx, r.key, core.Detach{Epoch: h.run.Epoch, Now: at})
+			w.rests(ctx, a, r)
 		case OpPause:
 			_, _ = p.Update(ctx, r.key, core.Interrupt{Epoch: h.run.Epoch, Now: at, Until: at.Add(w.limits.PauseTTL)})
 		case OpCancel:
@@ -188,7 +195,9 @@ func (w *world) begin(ctx context.Context, a *actor, r *agentRun, h *host) {
 		return
 	}
 	h.run = run
-	w.ensure(ctx, a, r, h)
+	if w.writes(ctx, a, r) {
+		w.ensure(ctx, a, r, h)
+	}
 }
 
 // ensure gives the run its task and its agent.
@@ -197,6 +206,7 @@ func (w *world) ensure(ctx context.Context, a *actor, r *agentRun, h *host) {
 	material := core.KeyMaterial{Provider: provider, Definition: "d", Tenant: r.key.Tenant, Thread: w.thread(r)}
 	run, err := l.Launch(ctx, h.run, material, core.TaskSpec{Cluster: cluster, Container: "agent"})
 	if err != nil {
+		w.rests(ctx, a, r)
 		return
 	}
 	h.run = run
@@ -291,6 +301,9 @@ func (w *world) happen(c Choice) {
 		w.agentActs(c, w.runs[c.Run])
 	case OpBlind, OpDeaf, OpMute:
 		w.ecsFails(c)
+	case OpCaptureDie:
+		w.note("the capture of %s dies", w.runs[c.Run].key.Run)
+		w.fleet.KillCapture(w.runs[c.Run].key.Run)
 	default:
 		w.taskFails(c, w.runs[c.Run])
 	}

@@ -104,6 +104,7 @@ func (w *world) calmDown() {
 			w.agentActs(Choice{Op: OpExit}, r)
 		}
 	}
+	w.noteStorable()
 	begun := now()
 	for id := 1 << 20; !w.settled() && !w.broken(); id++ {
 		if now() > begun.Add(patience) {
@@ -117,10 +118,16 @@ func (w *world) calmDown() {
 				w.accuse("a sound sweep: %v", err)
 			}
 		}))
-		for i := range w.sent {
-			w.through(w.reclaim(id, &w.sent[i]))
+		for range 2 { // once more for those whom a capture's end has called
+			for i := range w.sent {
+				w.through(w.reclaim(id, &w.sent[i]))
+			}
+			w.sent = nil
+			w.dueCapture()
 		}
-		w.sent = nil
+	}
+	if !w.broken() {
+		w.judgeCheckpoints()
 	}
 }
 

@@ -20,6 +20,11 @@ type oracle struct {
 	frozenAt int           // after how many calls
 	unsealed []core.Millis // when runs were ended that did not end by themselves, since the last thaw
 	ends     int           // runs that came to their end
+
+	threads  map[core.ThreadKey]core.Thread       // after the last step
+	lost     map[core.RunKey]bool                 // whose loss was written on the thread
+	told     map[core.RunKey]core.CheckpointState // of whose checkpoint other systems were told, and what
+	storable map[core.RunKey]bool                 // whose workspace could be stored when everything was sound again
 }
 
 // judge holds the rules against what a's call changed.
@@ -28,6 +33,7 @@ func (w *world) judge(a *actor, call string) {
 	w.fleet.CheckTasks()
 	w.watch()
 	w.judgeControl()
+	w.judgeThreads(a.name)
 	if a.kind == "plan" || a.looks {
 		if writes := a.p.Writes(); len(writes) > 0 {
 			w.accuse("%s writes although it may only look: %v (I13)", a.name, writes)

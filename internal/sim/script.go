@@ -15,12 +15,14 @@ import (
 // Config is what an episode's installation is like.
 type Config struct {
 	Runs, Threads int
-	Idle          bool          // sandboxes are kept warm
-	Lapses        bool          // of every second run a lapse cancels
-	Retries       bool          // writes that fail are sent once more
-	Breaker       int           // how many ends without a sentinel trip it
-	Skew          time.Duration // how far clocks may be off, either way
-	ListLag       time.Duration // how long ECS does not list a task that it started
+	Idle          bool                  // sandboxes are kept warm
+	Lapses        bool                  // of every second run a lapse cancels
+	Retries       bool                  // writes that fail are sent once more
+	Checkpoint    core.CheckpointPolicy // of all runs
+	Release       bool                  // what cannot be stored is let go at once
+	Breaker       int                   // how many ends without a sentinel trip it
+	Skew          time.Duration         // how far clocks may be off, either way
+	ListLag       time.Duration         // how long ECS does not list a task that it started
 }
 
 // Script is one episode: an installation and everything that happens there.
@@ -81,6 +83,9 @@ const (
 	OpDeaf    Op = "deaf"  // ECS does not answer, for N seconds
 	OpMute    Op = "mute"  // no exec session comes up, for N seconds
 	OpLag     Op = "lag"   // the indexes lag by N changes
+
+	OpCapture    Op = "capture"      // the agent that captures the run's workspace; N: 0 hands it in, 1 lives, 2 fails
+	OpCaptureDie Op = "capture dies" // that agent does
 )
 
 // String writes a choice as Go source.
@@ -132,6 +137,7 @@ var usual = []weight{
 	{OpHold, 5}, {OpRelease, 5}, {OpExtend, 5}, {OpKill, 2}, {OpFreeze, 2}, {OpThaw, 40}, {OpObserve, 1}, {OpEnforce, 40},
 	{OpWrite, 100}, {OpRewrite, 4}, {OpExit, 70}, {OpDie, 10}, {OpTrap, 10},
 	{OpTask, 4}, {OpHide, 2}, {OpForget, 1}, {OpBlind, 1}, {OpDeaf, 1}, {OpMute, 2}, {OpLag, 3},
+	{OpCapture, 60}, {OpCaptureDie, 3},
 }
 
 // drawn makes the installation of an episode, and the maker of what happens there.
@@ -141,6 +147,9 @@ func drawn(rng *rand.Rand) (Config, *maker) {
 	c := Config{
 		Runs: 1 + rng.IntN(8), Idle: rng.IntN(3) == 0, Lapses: rng.IntN(3) == 0, Retries: rng.IntN(2) == 0, Breaker: pick(1, 3, 50, 50),
 		Skew: time.Duration(pick(0, 0, 1, 3)) * time.Second, ListLag: time.Duration(pick(0, 0, 5, 60)) * time.Second,
+	}
+	if c.Release = rng.IntN(4) == 0; rng.IntN(2) == 0 {
+		c.Checkpoint = []core.CheckpointPolicy{core.CheckpointFinished, core.CheckpointAlways}[rng.IntN(2)]
 	}
 	c.Threads = 1 + rng.IntN(c.Runs)
 	m := &maker{rng: rng, faults: []float64{0, 0.02, 0.1, 0.3}[rng.IntN(4)], bursts: [][]int{{1}, {1, 1, 2, 3}, {1, 1, 2, 5, 40}}[rng.IntN(3)]}
@@ -268,6 +277,8 @@ func (m *maker) number(op Op) int {
 		return m.among(10, 60, 200)
 	case OpLag:
 		return m.among(0, 0, 1, 3, 8)
+	case OpCapture:
+		return m.among(0, 0, 0, 0, 1, 2)
 	}
 	return 0
 }
@@ -300,6 +311,8 @@ func (w *world) can(op Op, r *agentRun, again bool) bool {
 		return seen.TaskARN != "" && w.lives(seen.TaskARN)
 	case OpStopped:
 		return seen.TaskARN != "" && !w.lives(seen.TaskARN)
+	case OpCapture, OpCaptureDie:
+		return w.fleet.Capturing(r.key.Run)
 	case OpThaw, OpEnforce:
 		c, err := w.store.Control(context.Background())
 		return err == nil && (op == OpThaw && c.Blocked() || op == OpEnforce && c.Mode == core.Observe)
@@ -337,7 +350,7 @@ func (m *maker) fault(a *actor) mem.Fault {
 // spawns reports whether the op brings an actor.
 func (o Op) spawns() bool {
 	switch o {
-	case OpGo, OpWait, OpUntil, OpWrite, OpRewrite, OpExit, OpDie, OpTrap, OpTask, OpHide, OpForget, OpBlind, OpDeaf, OpMute, OpLag:
+	case OpGo, OpWait, OpUntil, OpWrite, OpRewrite, OpExit, OpDie, OpTrap, OpTask, OpHide, OpForget, OpBlind, OpDeaf, OpMute, OpLag, OpCaptureDie:
 		return false
 	}
 	return true

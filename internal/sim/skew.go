@@ -160,6 +160,20 @@ func (s skewed) MoveDebt(ctx context.Context, t core.MoveDebt) error {
 	return err
 }
 
+func (s skewed) Thread(ctx context.Context, key core.ThreadKey) (core.Thread, error) {
+	th, err := s.Process.Thread(ctx, key)
+	return back(s, th, err)
+}
+
+func (s skewed) UpdateThread(ctx context.Context, key core.ThreadKey, t core.ThreadTransition) (core.Thread, error) {
+	return sent(s, func() (core.Thread, error) { return s.Process.UpdateThread(ctx, key, moved(t, s.by)) })
+}
+
+func (s skewed) Checkpoint(ctx context.Context, key core.ThreadKey, id core.CheckpointID) (core.Checkpoint, error) {
+	c, err := s.Process.Checkpoint(ctx, key, id)
+	return back(s, c, err)
+}
+
 func (s skewed) Control(ctx context.Context) (core.Control, error) {
 	c, err := s.Process.Control(ctx)
 	return back(s, c, err)

@@ -64,6 +64,9 @@ type agentRun struct {
 	exit    *int        // what it ended with by itself
 	idle    core.Millis // since when nobody can end its journal, as long as that lasts
 
+	last    int // who settled its checkpoint last
+	crossed int // the call in which another than before began to
+
 	rowOf core.InstanceID // its instance whose ledger row was seen first
 	rowAt int             // at this call
 }
@@ -90,6 +93,7 @@ func Limits(c Config) core.Limits {
 	l.DrainGrace, l.MissingGrace, l.LaunchLag = 5*time.Minute, 6*time.Minute, 4*time.Minute
 	l.NoteGap, l.NoteEvery, l.ReclaimBackoffMax = 2*time.Minute, 3*time.Minute, 5*time.Minute
 	l.BreakerWindow, l.BreakerMost = 5*time.Minute, c.Breaker
+	l.CheckpointHold, l.CaptureMost = 4*time.Minute, 10*time.Minute
 	return l
 }
 
@@ -99,6 +103,8 @@ func newWorld(t testing.TB, c Config) *world {
 	w := &world{recorder: rec, config: c, limits: Limits(c), store: store, fleet: mem.NewFleet(store)}
 	w.ecs = ecs{hidden: map[string]core.Millis{}, leaving: map[string]core.Millis{}, forgotten: map[string]string{}}
 	w.oracle = oracle{begun: now(), promised: map[core.RunKey]core.Millis{}, wishes: map[core.RunKey][]*wish{}, seen: map[core.RunKey]core.Run{}}
+	w.oracle.threads, w.oracle.told = map[core.ThreadKey]core.Thread{}, map[core.RunKey]core.CheckpointState{}
+	w.oracle.lost, w.oracle.storable = map[core.RunKey]bool{}, map[core.RunKey]bool{}
 	for n := range c.Runs {
 		tenant := core.TenantID("acme")
 		if n%3 == 2 {
@@ -240,23 +246,28 @@ func (w *world) sweep(a *actor) *core.Sweep {
 		Runs: p, Index: p, Log: &core.LogWriter{Log: p, Blobs: p, Inline: w.limits.InlineSegment}, Sandboxes: p, Ledger: p,
 		Due: p, Tasks: tasks, Lister: tasks, Prober: tasks, Journals: tasks, Queue: p, Controls: p, Breaker: p, Notes: p,
 		Cursors: p, Budget: p, Limits: w.limits, Install: install, Provider: provider, Cluster: cluster, StopLeaks: true,
-		Logger: slog.New(slog.DiscardHandler),
+		Checkpoint: w.config.Checkpoint,
+		Logger:     slog.New(slog.DiscardHandler),
 	}
 }
 
 func (w *world) reclaimer(a *actor) *core.Reclaimer {
 	p, tasks := w.ports(a), w.tasks(a)
-	return &core.Reclaimer{
+	c := &core.Reclaimer{
 		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Tasks: tasks, Stopper: tasks, Controls: p, Breaker: p,
-		Checkpoints: core.NoCheckpoints{}, Provider: provider, Limits: w.limits,
+		Checkpoints: tasks, Threads: p, Announcer: w, Provider: provider, Limits: w.limits,
 	}
+	if w.config.Release {
+		c.OnFailure = core.ReleaseOnFailure
+	}
+	return c
 }
 
 func (w *world) launcher(a *actor) *core.Launcher {
 	p, tasks := w.ports(a), w.tasks(a)
 	return &core.Launcher{
 		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Tasks: tasks, Describer: tasks, Agents: tasks, Queue: p,
-		Limits: w.limits, Install: install,
+		Threads: p, Announcer: w, Limits: w.limits, Install: install,
 	}
 }
 

@@ -377,11 +377,10 @@ func (f *fetcher) work(ctx context.Context) error {
 		return err
 	}
 	defer slabs.close()
-	stored, raw := <-slabs, <-slabs
-	defer func() { slabs <- stored; slabs <- raw }()
-	where := map[*target]*beneath{}
+	w := &writer{fetcher: f, stored: <-slabs, raw: <-slabs, where: map[*target]*beneath{}}
+	defer func() { slabs <- w.stored; slabs <- w.raw }()
 	defer func() {
-		for _, at := range where {
+		for _, at := range w.where {
 			at.close()
 		}
 	}()
@@ -389,26 +388,33 @@ func (f *fetcher) work(ctx context.Context) error {
 		if ctx.Err() != nil {
 			continue
 		}
-		if err := f.carryOut(ctx, req, stored, raw, where); err != nil {
+		if err := w.carryOut(ctx, req); err != nil {
 			f.fail(err)
 		}
 	}
 	return nil
 }
 
-func (f *fetcher) carryOut(ctx context.Context, req *request, stored, raw []byte, where map[*target]*beneath) error {
-	data := stored[:req.length]
-	if err := f.options.Store.Get(ctx, req.ref, req.offset, data); err != nil {
+// writer carries requests out. One goroutine uses it.
+type writer struct {
+	*fetcher
+	stored, raw []byte // slabs
+	where       map[*target]*beneath
+}
+
+func (w *writer) carryOut(ctx context.Context, req *request) error {
+	data := w.stored[:req.length]
+	if err := w.options.Store.Get(ctx, req.ref, req.offset, data); err != nil {
 		return fmt.Errorf("read pack %s: %w", req.ref.Name(), storeFault(err))
 	}
-	for _, w := range req.frames {
-		at := w.frame.Offset - req.offset
-		content, err := openFrame(f.decoder, data[at:at+w.frame.Stored], w.frame.Raw, raw)
+	for _, wanted := range req.frames {
+		at := wanted.frame.Offset - req.offset
+		content, err := openFrame(w.decoder, data[at:at+wanted.frame.Stored], wanted.frame.Raw, w.raw)
 		if err != nil {
 			return fmt.Errorf("read pack %s: %w", req.ref.Name(), err)
 		}
-		for _, p := range w.parts {
-			if err := f.write(p, content, where); err != nil {
+		for _, p := range wanted.parts {
+			if err := w.write(p, content); err != nil {
 				return fmt.Errorf("restore %q: %w", p.file.entry.Path, err)
 			}
 		}
@@ -439,37 +445,37 @@ func chunkOf(c manifest.Chunk, frame []byte, path string) ([]byte, error) {
 
 // write checks a part and puts it into its file. Who writes the last part sets what
 // else the file has.
-func (f *fetcher) write(p part, frame []byte, where map[*target]*beneath) error {
+func (w *writer) write(p part, frame []byte) error {
 	data, err := chunkOf(p.Chunk, frame, p.file.entry.Path)
 	if err != nil {
 		return err
 	}
-	at := where[p.file.target]
+	at := w.where[p.file.target]
 	if at == nil {
 		at = &beneath{root: p.file.target.dir}
-		where[p.file.target] = at
+		w.where[p.file.target] = at
 	}
 	dir, name, err := at.split(p.file.entry.Path)
 	if err != nil {
 		return err
 	}
-	open := f.disk.Create
+	open := w.disk.Create
 	if p.file.created {
-		open = f.disk.Open
+		open = w.disk.Open
 	}
 	fd, err := open(dir, name)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	if err := f.disk.Write(fd, data, p.Offset); err != nil {
+	if err := w.disk.Write(fd, data, p.Offset); err != nil {
 		return err
 	}
-	f.bytes.Add(p.Length)
+	w.bytes.Add(p.Length)
 	if p.file.left.Add(-1) > 0 {
 		return nil
 	}
-	return f.finish(fd, p.file)
+	return w.finish(fd, p.file)
 }
 
 // link makes the links, and sets what the directories of the git area have.

@@ -3,7 +3,6 @@ package workspace_test
 import (
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -71,12 +70,7 @@ func (g *gardener) create() (*os.File, error) {
 
 func (g *gardener) content() []byte {
 	size := []int{0, 1, 100, 4096, 70_000, 1, 33, 5000, 4096, 1<<20 + 1, 12, 4<<20 + 3}[g.draw(12, "size")]
-	data := make([]byte, size)
-	random := rand.New(rand.NewPCG(uint64(g.draw(5, "seed")), 1))
-	for i := range data {
-		data[i] = byte(random.Uint32())
-	}
-	return data
+	return []byte(randomBytes(size, uint64(g.draw(5, "seed"))))
 }
 
 // step makes one change. One that is not possible changes nothing.

@@ -1,7 +1,6 @@
 package workspace_test
 
 import (
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,11 +24,7 @@ func variedTree(t testing.TB, root string) {
 	write(t, at("src/grüße 🙂.txt"), "utf-8", 0o644)
 	write(t, at("src-2/x"), "beside", 0o644)
 	write(t, at("empty"), "", 0o644)
-	random := rand.New(rand.NewPCG(1, 2))
-	big := make([]byte, 9<<20+17)
-	for i := range big {
-		big[i] = byte(random.Uint32())
-	}
+	big := []byte(randomBytes(9<<20+17, 12))
 	write(t, at("big/random"), string(big), 0o644)
 	write(t, at("big/text"), strings.Repeat("all work and no play ", 400_000), 0o644)
 	sparse, err := os.Create(at("big/sparse"))

@@ -115,7 +115,7 @@ func (s *sequencer) takePiece(ctx context.Context, b *batch) error {
 		s.count(b.piece.length)
 		s.redacted = s.redacted || b.found
 		f := &frame{raw: b.raw, slab: b.slab}
-		taken, err := s.addPiece(ctx, rec, b.piece.offset, b.sum, f)
+		taken, err := s.addPiece(ctx, rec, manifest.Chunk{Offset: b.piece.offset, Length: b.piece.length, SHA256: b.sum}, f)
 		if taken {
 			b.slab = nil
 		}
@@ -140,17 +140,16 @@ func (s *sequencer) takePiece(ctx context.Context, b *batch) error {
 }
 
 // addPiece places a chunk of a large file. It tells whether the frame was needed.
-func (s *sequencer) addPiece(ctx context.Context, rec *record, offset int64, sum manifest.Digest, f *frame) (taken bool, err error) {
-	c := manifest.Chunk{Offset: offset, Length: int64(len(f.raw)), SHA256: sum}
+func (s *sequencer) addPiece(ctx context.Context, rec *record, c manifest.Chunk, f *frame) (taken bool, err error) {
 	p, stored, err := s.find(rec, c)
 	if err != nil {
 		return false, err
 	}
 	if !stored {
 		f.info = &frameInfo{}
-		f.ends = sum[0]%2 == 0
+		f.ends = c.SHA256[0]%2 == 0
 		p = place{frame: f.info}
-		s.known[sum] = p
+		s.known[c.SHA256] = p
 		taken, err = true, s.emitFrame(ctx, f)
 	}
 	rec.chunks, rec.places = append(rec.chunks, c), append(rec.places, p)
@@ -232,7 +231,8 @@ func (s *sequencer) readAgain(ctx context.Context, rec *record, fd int, info fil
 		}
 		rec.redacted = rec.redacted || found
 		s.count(piece.length)
-		if _, err := s.addPiece(ctx, rec, piece.offset, sha256.Sum256(raw), &frame{raw: raw}); err != nil {
+		c := manifest.Chunk{Offset: piece.offset, Length: piece.length, SHA256: sha256.Sum256(raw)}
+		if _, err := s.addPiece(ctx, rec, c, &frame{raw: raw}); err != nil {
 			return "", err
 		}
 	}

@@ -232,7 +232,8 @@ func (s *staging) apply(d disk) error {
 		return err
 	}
 	for _, links := range []bool{false, true} {
-		if err := s.move(d, s.tree.fd, s.root.fd, links); err != nil {
+		m := mover{staging: s, disk: d, links: links}
+		if err := m.move(s.tree.fd, s.root.fd); err != nil {
 			return err
 		}
 	}
@@ -297,9 +298,16 @@ func (s *staging) discardEntry(d disk, dir int, name string) error {
 	}
 }
 
-// move moves what is in a staged directory to its place. Directories that are there
-// already stay, and with them what they hold.
-func (s *staging) move(d disk, from, to int, links bool) error {
+// mover moves what is staged to its place: links, or everything else.
+type mover struct {
+	*staging
+	disk  disk
+	links bool
+}
+
+// move moves what is in a staged directory. Directories that are there already stay,
+// and with them what they hold.
+func (m mover) move(from, to int) error {
 	names, err := readNames(from)
 	if err != nil {
 		return err
@@ -311,9 +319,9 @@ func (s *staging) move(d disk, from, to int, links bool) error {
 		}
 		switch kind := info.kind(); {
 		case kind == manifest.Dir:
-			err = s.moveDir(d, from, to, entry.name, links)
-		case (kind == manifest.Symlink) == links:
-			err = s.moveEntry(d, from, to, entry.name)
+			err = m.moveDir(from, to, entry.name)
+		case (kind == manifest.Symlink) == m.links:
+			err = m.moveEntry(from, to, entry.name)
 		}
 		if err != nil {
 			return fmt.Errorf("move %q: %w", entry.name, err)
@@ -322,16 +330,13 @@ func (s *staging) move(d disk, from, to int, links bool) error {
 	return nil
 }
 
-func (s *staging) moveDir(d disk, from, to int, name string, links bool) error {
+func (m mover) moveDir(from, to int, name string) error {
 	target, err := openDirAt(to, name)
 	if errors.Is(err, unix.ENOENT) {
-		return withWritable(d, to, func() error { return d.Rename(from, name, to, name) })
+		return m.rename(from, to, name)
 	}
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		if err := s.discardEntry(d, to, name); err != nil && !isGone(err) {
-			return err
-		}
-		return withWritable(d, to, func() error { return d.Rename(from, name, to, name) })
+		return m.replace(from, to, name)
 	}
 	if err != nil {
 		return err
@@ -342,25 +347,30 @@ func (s *staging) moveDir(d disk, from, to int, name string, links bool) error {
 		return err
 	}
 	defer unix.Close(staged)
-	if err := s.move(d, staged, target, links); err != nil {
+	if err := m.move(staged, target); err != nil || !m.links {
 		return err
 	}
-	if !links {
-		return nil
-	}
-	return d.Unlink(from, name, unix.AT_REMOVEDIR)
+	return m.disk.Unlink(from, name, unix.AT_REMOVEDIR)
 }
 
-func (s *staging) moveEntry(d disk, from, to int, name string) error {
-	rename := func() error { return d.Rename(from, name, to, name) }
-	err := withWritable(d, to, rename)
+func (m mover) moveEntry(from, to int, name string) error {
+	err := m.rename(from, to, name)
 	if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
-		if err := s.discardEntry(d, to, name); err != nil && !isGone(err) {
-			return err
-		}
-		return rename()
+		return m.replace(from, to, name)
 	}
 	return err
+}
+
+func (m mover) rename(from, to int, name string) error {
+	return withWritable(m.disk, to, func() error { return m.disk.Rename(from, name, to, name) })
+}
+
+// replace moves what is in the way out of it.
+func (m mover) replace(from, to int, name string) error {
+	if err := m.discardEntry(m.disk, to, name); err != nil && !isGone(err) {
+		return err
+	}
+	return m.rename(from, to, name)
 }
 
 // setDirs sets what directories have, deepest first: one that becomes read-only

@@ -1,0 +1,163 @@
+package sim
+
+import (
+	"context"
+	"slices"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+// Announce keeps of whose workspace other systems were told.
+func (w *world) Announce(_ context.Context, notices []core.Notice) error {
+	for _, n := range notices {
+		if n.Type == core.NoticeCheckpointFailed {
+			w.oracle.told[n.RunKey] = n.Checkpoint
+		}
+	}
+	return nil
+}
+
+// enterCapture brings the agent that captures the workspace of a run: N says whether it
+// only says that it lives, fails, or hands in what it has.
+func (w *world) enterCapture(c Choice, r *agentRun) {
+	if !w.fleet.Capturing(r.key.Run) {
+		return
+	}
+	w.spawn(c.ID, "agent", "capture of "+string(r.key.Run), c.Run, hostTimeout(c.ID), func(ctx context.Context, a *actor) {
+		agent, err := w.fleet.View(a.p).CaptureAgent(ctx, r.key.Run)
+		if err != nil || agent == nil || core.Refused(agent.Note(ctx)) || c.N == 1 {
+			return
+		}
+		if c.N == 2 {
+			_ = agent.Fail(ctx, "too-large: for this episode")
+			return
+		}
+		for range 3 { // an agent that gets no answer says it again
+			if err := agent.Commit(ctx); err == nil || core.Refused(err) || a.p.Stopped() {
+				return
+			}
+		}
+	})
+}
+
+// dueCapture has every agent that captures come to its end.
+func (w *world) dueCapture() {
+	for _, r := range w.runs {
+		_ = w.fleet.View(w.store.Process).CommitCapture(context.Background(), r.key.Run) // refused where it is fenced
+	}
+	w.collect()
+	w.judgeThreads("a sound capture")
+}
+
+// writes has a host take the thread's lease for its run, before it looks at sandboxes.
+func (w *world) writes(ctx context.Context, a *actor, r *agentRun) bool {
+	if w.config.Checkpoint == core.CheckpointDefault {
+		return true
+	}
+	at := now()
+	_, err := w.ports(a).UpdateThread(ctx, w.threadKey(r), core.AcquireLease{Owner: string(r.key.Run), Now: at, Until: at.Add(core.LeaseLife)})
+	return err == nil
+}
+
+// rests gives the lease back: a host that waits holds nothing.
+func (w *world) rests(ctx context.Context, a *actor, r *agentRun) {
+	if w.config.Checkpoint != core.CheckpointDefault {
+		_, _ = w.ports(a).UpdateThread(ctx, w.threadKey(r), core.ReleaseLease{Owner: string(r.key.Run)})
+	}
+}
+
+func (w *world) threadKey(r *agentRun) core.ThreadKey {
+	return core.ThreadKey{Tenant: r.key.Tenant, Thread: w.thread(r)}
+}
+
+// judgeThreads: a capture publishes nothing once its loss is told or its lease is
+// another's, and a loss is told only of what is not stored (I5, I11).
+func (w *world) judgeThreads(who string) {
+	state := w.store.State()
+	for _, r := range w.runs {
+		id, key := core.CheckpointOf(r.key.Run), w.threadKey(r)
+		before, after := w.oracle.threads[key], state.Threads[key]
+		_, stored := state.Checkpoints[key][id]
+		run := state.Runs[r.key]
+		if after.Head == id && before.Head != id {
+			if before.Lease.Owner != core.OwnerReclaim+string(r.key.Run) {
+				w.accuse("%s publishes %s under the lease of %q (I11)", who, id, before.Lease.Owner)
+			}
+			if run.Checkpoint.State == core.CheckpointLost {
+				w.accuse("%s publishes %s after its loss was told (I5)", who, id)
+			}
+		}
+		if lost := after.WorkspaceLost; lost != nil && lost.Run == r.key.Run && (before.WorkspaceLost == nil || before.WorkspaceLost.Run != lost.Run) {
+			if stored {
+				w.accuse("%s tells the loss of run %s, whose workspace is stored (I5)", who, r.key)
+			}
+			if after.Lease.Owner == core.OwnerReclaim+string(r.key.Run) {
+				w.accuse("%s tells the loss of run %s while it may be captured (I5)", who, r.key)
+			}
+			w.oracle.lost[r.key] = true
+		}
+	}
+	for key, th := range state.Threads {
+		w.oracle.threads[key] = th
+	}
+}
+
+// cross notes when one of those who settle a run's checkpoint acts after another.
+func (w *world) cross(a *actor) {
+	if r := w.runs[a.run]; (a.kind == "reclaim" || a.kind == "agent" || a.kind == "host") && r.last != a.id {
+		r.last, r.crossed = a.id, w.calls
+	}
+}
+
+// judgeWaiting: a reclaim that has come to its end keeps the next turn waiting only while
+// somebody captures, or may.
+func (w *world) judgeWaiting(a *actor, run core.RunID, outcome core.ReclaimOutcome) {
+	r := w.runs[w.index(run)]
+	th := w.store.State().Threads[w.threadKey(r)]
+	others := r.crossed > a.begun // somebody else acted meanwhile
+	working := th.Step != nil && th.Step.State == core.StepWorking
+	took := slices.Contains(a.p.Calls(), "acquire lease")
+	if len(a.plan) > 0 || !took || others || working || a.skew != 0 || outcome == core.ReclaimCapturing {
+		return
+	}
+	if th.Lease.Owner == core.OwnerReclaim+string(run) && th.Lease.Live(now()) {
+		w.accuse("%s ends (%s) and keeps the lease of the thread of %s (I5)", a.name, outcome, r.key)
+	}
+}
+
+// judgeCheckpoints says what must be true at last: what a run owed is stored, whole, or
+// its loss is recorded and told; and its record says which.
+func (w *world) judgeCheckpoints() {
+	state := w.store.State()
+	for _, r := range w.runs {
+		run, c := state.Runs[r.key], state.Runs[r.key].Checkpoint
+		stored, there := state.Checkpoints[w.threadKey(r)][core.CheckpointOf(r.key.Run)]
+		content := w.fleet.Workspace(run.TaskARN)
+		switch {
+		case c.State != core.CheckpointNotOwed && !c.Settled():
+			w.accuse("run %s: what became of its checkpoint is not known: %+v (I5)", r.key, c)
+		case there != (c.State == core.CheckpointDone):
+			w.accuse("run %s: checkpoint %+v, and stored: %t (I5)", r.key, c, there)
+		case there && content != "" && stored.Digest != content:
+			w.accuse("run %s: its checkpoint is not its workspace (I5)", r.key)
+		case c.State == core.CheckpointLost && !(w.oracle.lost[r.key] && w.oracle.told[r.key] == core.CheckpointLost):
+			w.accuse("run %s lost its workspace, and nobody was told (I5)", r.key)
+		case w.oracle.storable[r.key] && c.State == core.CheckpointLost:
+			w.accuse("run %s lost its workspace, which could have been stored: %s (I5)", r.key, c.Why)
+		}
+	}
+}
+
+// noteStorable keeps whose workspace is there still, and has not failed to be stored,
+// when all that goes wrong is over.
+func (w *world) noteStorable() {
+	for _, r := range w.runs {
+		run, err := w.store.Run(context.Background(), r.key)
+		if err == nil && run.Checkpoint.State == core.CheckpointOwed && w.lives(run.TaskARN) {
+			row, err := w.store.Row(context.Background(), run.Instance)
+			step := w.store.State().Threads[w.threadKey(r)].Step
+			failed := step != nil && step.Run == r.key.Run && step.State == core.StepFailed
+			w.oracle.storable[r.key] = err == nil && row.State == core.LedgerRunning && !failed
+		}
+	}
+}
