@@ -99,6 +99,10 @@ func (i *initProcess) startMain() error {
 	if err != nil {
 		return err
 	}
+	// As a container's init does: whoever asks where the container works reads it there.
+	if err := os.Chdir(i.spec.WorkDir); err != nil {
+		return fmt.Errorf("enter working directory: %w", err)
+	}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return fmt.Errorf("open stdin: %w", err)
