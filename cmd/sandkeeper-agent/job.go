@@ -218,7 +218,7 @@ func (w *work) capture(ctx context.Context) error {
 	}
 	var skipped []manifest.Skipped
 	if w.policy.Git == gitState {
-		if skipped, err = w.saveGit(ctx); err != nil {
+		if skipped, err = w.saveGit(ctx, secrets); err != nil {
 			return err
 		}
 		options.GitDir = w.claim.gitDir()
@@ -242,10 +242,16 @@ func (w *work) capture(ctx context.Context) error {
 }
 
 // saveGit stores the repositories' state in the claim, and tells what was left out.
-func (w *work) saveGit(ctx context.Context) (skipped []manifest.Skipped, err error) {
+func (w *work) saveGit(ctx context.Context, secrets []workspace.Secret) (skipped []manifest.Skipped, err error) {
 	policy, err := workspace.NewPolicy(w.policy)
 	if err != nil {
 		return nil, err
+	}
+	options := gitstate.Options{Temp: w.claim.dir}
+	if len(secrets) > 0 {
+		if options.Secrets, err = workspace.NewRedactor(secrets, w.policy.RedactForms); err != nil {
+			return nil, err
+		}
 	}
 	out := w.claim.gitDir()
 	if err := os.MkdirAll(out, 0o700); err != nil {
@@ -254,7 +260,7 @@ func (w *work) saveGit(ctx context.Context) (skipped []manifest.Skipped, err err
 	skip := func(rel string) bool { return policy.Excludes(rel, manifest.Dir) }
 	var states []gitstate.State
 	err = w.renewing(ctx, func(ctx context.Context) (err error) {
-		states, err = gitstate.SaveAll(ctx, w.job.Dir, out, gitstate.Options{Temp: w.claim.dir}, skip)
+		states, err = gitstate.SaveAll(ctx, w.job.Dir, out, options, skip)
 		return err
 	})
 	for _, s := range states {

@@ -219,7 +219,7 @@ func newHeadWorld(t *testing.T, name string, faults bool, over func(*ddb.Threads
 				d.Retryer = atOnce
 			}
 		}), table)
-		a := &writer{id: id, world: w, line: l, store: s, seen: map[core.ThreadKey]core.Thread{}, mine: map[core.ThreadKey][]core.Checkpoint{}}
+		a := &writer{id: id, world: w, line: l, store: s, seen: map[core.ThreadKey]core.Thread{}, mine: map[core.ThreadKey][]core.Checkpoint{}, older: map[core.ThreadKey]core.CheckpointID{}}
 		if over != nil {
 			a.store = over(s)
 		}
@@ -251,6 +251,27 @@ func (w *headWorld) play(t *testing.T, seed uint64) {
 	}
 }
 
+// prelude is what no schedule may leave out: a writer that expects a head that has moved,
+// and one whose lease another has taken. Neither loses answers.
+func (w *headWorld) prelude(t *testing.T) {
+	ctx, k, first, second := t.Context(), w.threads[0], w.writers[0], w.writers[3]
+	commit := func(a *writer, id, on core.CheckpointID, now core.Millis) {
+		c := core.Commit{
+			Writer: core.Writer{ThreadKey: k, Owner: a.owner(), Fence: a.seen[k].Fence}, Now: now, Expected: on,
+			Checkpoint: core.Checkpoint{ThreadKey: k, ID: id, Parent: on, CreatedAt: now, Reason: core.ReasonAutomatic, Digest: string(id)},
+		}
+		_ = a.carry(ctx, headDeed{thread: k, commit: &c}, func() (core.Thread, error) { return core.Thread{}, a.store.Commit(ctx, c) })
+	}
+	first.update(ctx, k, core.AcquireLease{Owner: first.owner(), Now: 1, Until: 100})
+	commit(first, "p1", "", 2)
+	commit(first, "p2", "p1", 3)
+	commit(first, "p3", "p1", 4)
+	first.read(ctx, k)
+	second.update(ctx, k, core.AcquireLease{Owner: second.owner(), Now: 100, Until: 200})
+	commit(first, "p4", "p2", 101)
+	second.read(ctx, k)
+}
+
 func (w *headWorld) check(contract func(headDeed, headState) (headState, headReply)) porcupine.CheckResult {
 	return porcupine.CheckOperationsTimeout(headModel(contract), w.history.closed(), checkWithin)
 }
@@ -265,7 +286,7 @@ type writer struct {
 	count int
 	seen  map[core.ThreadKey]core.Thread // as it last saw it, with its own lease or another's
 	mine  map[core.ThreadKey][]core.Checkpoint
-	held  core.Writer
+	older map[core.ThreadKey]core.CheckpointID // a head before that
 }
 
 func (a *writer) owner() string { return fmt.Sprint("writer", a.id) }
@@ -300,13 +321,16 @@ func (a *writer) bump() int { a.count++; return a.count }
 // of what is lost is said again.
 func (a *writer) commit(ctx context.Context, k core.ThreadKey, now core.Millis) {
 	th := a.seen[k]
+	if a.in(4) {
+		th.Head = a.older[k] // as a writer would that has slept
+	}
 	id := core.CheckpointID(fmt.Sprint("c", a.id, "-", a.bump()))
 	c := core.Checkpoint{ThreadKey: k, ID: id, Parent: th.Head, CreatedAt: now, Reason: core.ReasonAutomatic, Digest: string(id)}
 	t := core.Commit{Writer: core.Writer{ThreadKey: k, Owner: a.owner(), Fence: th.Fence}, Now: now, Expected: th.Head, Checkpoint: c, Release: a.in(4)}
 	err := a.carry(ctx, headDeed{thread: k, commit: &t}, func() (core.Thread, error) { return core.Thread{}, a.store.Commit(ctx, t) })
 	if err == nil {
 		a.mine[k] = append(a.mine[k], c)
-		th.Head = id
+		a.older[k], th.Head = th.Head, id
 		a.seen[k] = th
 	} else if core.Refused(err) {
 		a.read(ctx, k)
@@ -411,6 +435,7 @@ func TestConcurrentWritersOfHeadsAreLinearizable(t *testing.T) {
 	met := map[string]int64{}
 	for i, seed := range []uint64{1, 2, 3, fresh} {
 		w := newHeadWorld(t, fmt.Sprint("heads", i), true, nil)
+		w.prelude(t)
 		w.play(t, seed)
 		if got := w.check(headDeed.carryOut); got != porcupine.Ok {
 			t.Errorf("seed %d: %d operations: %s, want Ok", seed, len(w.history.ops), got)
@@ -466,6 +491,7 @@ func TestTheCheckOfHeadsCanFail(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newHeadWorld(t, "broken", false, over)
+			w.prelude(t)
 			w.play(t, 1)
 			if got := w.check(headDeed.carryOut); got != porcupine.Illegal {
 				t.Errorf("%d operations: %s, want Illegal", len(w.history.ops), got)

@@ -338,15 +338,62 @@ func TestATokenIsForOneStepOfOneThread(t *testing.T) {
 	}
 }
 
-// TestTheAgentItselfSavesAndRestores: the binary for the image, started by ECS Exec.
-func TestTheAgentItselfSavesAndRestores(t *testing.T) {
-	in := installed(t)
+// needAgent skips where the binary for the image is not built, except under CI.
+func (in *installation) needAgent(t *testing.T) {
+	t.Helper()
 	if _, err := os.Stat(filepath.Join(in.dir, core.AgentName+".real")); err != nil {
 		if os.Getenv("CI") != "" {
 			t.Fatal(err)
 		}
 		t.Skip("no agent, run make build-local")
 	}
+}
+
+// TestAFinishedRunsWorkspaceIsSavedBeforeItsTaskStops (I5): with nobody there, by the
+// schedule, the queue and the agent in the sandbox alone.
+func TestAFinishedRunsWorkspaceIsSavedBeforeItsTaskStops(t *testing.T) {
+	in := installed(t)
+	in.needAgent(t)
+	const work = `mkdir -p src && echo 'package src' >src/a.go && echo SECRET=1 >.env && ln -s src/a.go link && chmod 750 src; exit 3`
+	r := in.begin(t, agent{run: "finished", shell: work, checkpoint: core.CheckpointFinished})
+	in.exited(t, r)
+	in.sweepUntil(t, "settle "+r.RunKey.String(), func(core.SweepReport) bool { return in.settled(t, r.RunKey) })
+	r = in.settle(t, r.RunKey)
+	want := core.CheckpointOf(r.Run)
+	if r.Checkpoint.State != core.CheckpointDone || r.Checkpoint.ID != want {
+		t.Errorf("the run's checkpoint is %+v", r.Checkpoint)
+	}
+	key := core.ThreadKey{Tenant: r.Tenant, Thread: r.Thread}
+	var head core.ListedCheckpoint
+	in.mustCheckpoint(t, "head", key, &head)
+	if head.ID != want || head.SourceRun != r.Run {
+		t.Errorf("head %+v", head)
+	}
+	task, err := in.fargate.Task(r.TaskARN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := in.start(t, agent{tenant: r.Tenant, run: "next", thread: r.Thread, shell: lives})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.awaitStep(t, "restore", core.RestoreRequest{ThreadKey: key, ID: "restore-next", Key: next.SandboxKey, Instance: next.Instance})
+	fresh, err := in.fargate.Task(next.TaskARN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(task.Containers[0].WorkDir, ".env")); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := picture(t, fresh.Containers[0].WorkDir), picture(t, task.Containers[0].WorkDir); got != want || !strings.Contains(got, "src/a.go") {
+		t.Errorf("restored\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestTheAgentItselfSavesAndRestores: the binary for the image, started by ECS Exec.
+func TestTheAgentItselfSavesAndRestores(t *testing.T) {
+	in := installed(t)
+	in.needAgent(t)
 	r := in.begin(t, agent{run: "by-agent", shell: lives})
 	dir := in.tree(t)
 	save := saveOf(r, "checkpoint-by-agent", dir)

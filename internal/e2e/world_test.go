@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -28,9 +29,10 @@ import (
 type agent struct {
 	tenant  core.TenantID // "": one of its own
 	run     core.RunID
-	shell   string // text for sh -c
-	input   []byte // stdin; nil: none
-	ttl     int64  // seconds after the detach; 0: the installation's
+	thread  core.ThreadID // "": named as the run
+	shell   string        // text for sh -c
+	input   []byte        // stdin; nil: none
+	ttl     int64         // seconds after the detach; 0: the installation's
 	reclaim core.ReclaimKind
 	onLapse core.OnLapse
 	left    time.Duration // how long ago its viewer left; 0: now
@@ -38,6 +40,7 @@ type agent struct {
 	// the default.
 	stays      bool
 	attachment time.Duration
+	checkpoint core.CheckpointPolicy // "": none, since most tests are about something else
 }
 
 // lives is an agent that goes on for longer than any test.
@@ -92,8 +95,9 @@ func (in *installation) start(t *testing.T, a agent) (core.Run, error) {
 		host.Limits.Attachment = a.attachment
 	}
 	r, err := host.Start(t.Context(), core.RunRequest{
-		RunKey: core.RunKey{Tenant: a.tenant, Run: a.run}, Thread: core.ThreadID(a.run),
+		RunKey: core.RunKey{Tenant: a.tenant, Run: a.run}, Thread: cmp.Or(a.thread, core.ThreadID(a.run)),
 		HostNonce: "host", Definition: "e2e", TTLSeconds: a.ttl, Reclaim: a.reclaim, OnLapse: a.onLapse,
+		Checkpoint: cmp.Or(a.checkpoint, core.CheckpointNone),
 	})
 	if err != nil {
 		return core.Run{}, err

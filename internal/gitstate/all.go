@@ -62,16 +62,17 @@ func RestoreAll(ctx context.Context, workspace, in string, o Options) ([]Result,
 		state State
 	}
 	var all []saved
+	var results []Result
 	for _, e := range entries {
 		dir := filepath.Join(in, e.Name())
 		state, err := ReadState(dir)
 		if err != nil {
-			return nil, err
+			results = append(results, Result{Code: Damaged, Skipped: []Skipped{{What: e.Name(), Reason: Damaged, Detail: err.Error()}}})
+			continue
 		}
 		all = append(all, saved{dir, state})
 	}
 	slices.SortFunc(all, func(a, b saved) int { return cmp.Compare(depthFirst(a.state.Path), depthFirst(b.state.Path)) })
-	results := make([]Result, 0, len(all))
 	for _, s := range all {
 		repo := filepath.Join(o.Workspace, filepath.FromSlash(s.state.Path))
 		if _, err := os.Lstat(repo); errors.Is(err, fs.ErrNotExist) {

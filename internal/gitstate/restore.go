@@ -513,7 +513,7 @@ func remoteOf(name string) string {
 
 // writeFiles puts the plain files in place, the indexes last, and removes what an
 // operation left that was not in progress when the state was saved.
-func (r *restoring) writeFiles(context.Context) error {
+func (r *restoring) writeFiles(ctx context.Context) error {
 	there, _ := ownFiles(r.dir, "")
 	saved := map[string]bool{}
 	for _, f := range r.state.Files {
@@ -535,6 +535,11 @@ func (r *restoring) writeFiles(context.Context) error {
 		}
 	}
 	files := slices.Clone(r.state.Files)
+	if r.lostIndex() {
+		if err := r.rebuildIndex(ctx); err != nil {
+			return err
+		}
+	}
 	slices.SortStableFunc(files, func(a, b File) int { return boolOrder(path.Base(a.Name) == "index", path.Base(b.Name) == "index") })
 	for _, f := range files {
 		if strings.HasPrefix(f.Name, "worktrees/") && !r.hasWorktree(f.Name) {
@@ -545,6 +550,36 @@ func (r *restoring) writeFiles(context.Context) error {
 		}
 	}
 	return nil
+}
+
+// lostIndex tells that there was an index that could not be saved.
+func (r *restoring) lostIndex() bool {
+	return slices.ContainsFunc(r.state.Skipped, func(s Skipped) bool { return s.What == "index" })
+}
+
+// rebuildIndex makes the index that of HEAD: nothing is staged any more.
+func (r *restoring) rebuildIndex(ctx context.Context) error {
+	head := r.state.Head
+	if name, ok := strings.CutPrefix(head, "ref: "); ok {
+		at := slices.IndexFunc(r.state.Refs, func(ref Ref) bool { return ref.Name == name })
+		if at < 0 {
+			return nil
+		}
+		head = r.state.Refs[at].ID
+	}
+	if err := r.git.run(ctx, nil, &limited{}, "read-tree", head); err != nil {
+		return refuse(reason(err))
+	}
+	work, err := os.OpenRoot(r.git.work())
+	if err != nil {
+		return err
+	}
+	defer work.Close()
+	data, err := readPlain(work, "index", maxIndex)
+	if err != nil {
+		return err
+	}
+	return replaceText(r.dir, "index", data)
 }
 
 func (r *restoring) hasWorktree(file string) bool {

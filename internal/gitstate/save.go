@@ -25,22 +25,31 @@ func Save(ctx context.Context, repo, out string, o Options) (State, error) {
 		s.state.Path = filepath.ToSlash(rel)
 	}
 	err := s.save(ctx, repo)
+	if err == nil {
+		if err = s.state.write(out); err == nil {
+			err = s.scanFiles()
+		}
+	}
 	if cause := ctx.Err(); cause != nil {
 		return s.state, fmt.Errorf("save git state of %s: %w", s.state.Path, cause)
 	}
 	if e, ok := errors.AsType[*unsaved](err); ok {
-		// Half a state would be restored wrongly.
-		s.state = State{Version: Version, Path: s.state.Path, Skipped: append(s.state.Skipped, Skipped{What: e.what, Reason: e.reason, Detail: e.detail()})}
-		err = os.RemoveAll(filepath.Join(out, plainDir))
-		err = errors.Join(err, removeIfThere(filepath.Join(out, bundleFile)))
-	}
-	if err == nil {
-		err = s.state.write(out)
+		err = s.nothing(e)
 	}
 	if err != nil {
 		return s.state, fmt.Errorf("save git state of %s: %w", s.state.Path, err)
 	}
 	return s.state, nil
+}
+
+// nothing stores only why nothing is stored: half a state would be restored wrongly.
+func (s *saving) nothing(why *unsaved) error {
+	left := Skipped{What: why.what, Reason: why.reason, Detail: why.detail()}
+	s.state = State{Version: Version, Path: s.state.Path, Skipped: append(s.state.Skipped, left)}
+	if why.reason == HoldsSecret {
+		s.state.Skipped = []Skipped{left} // the others may hold it
+	}
+	return errors.Join(os.RemoveAll(filepath.Join(s.out, plainDir)), removeIfThere(filepath.Join(s.out, bundleFile)), s.state.write(s.out))
 }
 
 // unsaved says why nothing of a repository is stored.
@@ -516,6 +525,9 @@ const (
 	haveRefs  = "refs/sandkeeper-have/"  // what the restore's clone has; never in a bundle
 )
 
+// bundled are the revisions that a bundle is of.
+var bundled = []string{"--exclude=" + haveRefs + "*", "--all", "--not", "--glob=" + haveRefs + "*"}
+
 // bundle writes what the restore's clone will not have.
 func (s *saving) bundle(ctx context.Context) error {
 	ids := map[string]string{}
@@ -540,14 +552,17 @@ func (s *saving) bundle(ctx context.Context) error {
 		return err
 	}
 	err = s.git.run(ctx, nil, &limited{w: out, left: s.options.maxBytes()},
-		"bundle", "create", "--quiet", "-", "--exclude="+haveRefs+"*", "--all", "--not", "--glob="+haveRefs+"*")
+		append([]string{"bundle", "create", "--quiet", "-"}, bundled...)...)
 	if closed := out.Close(); closed != nil {
 		return closed
 	}
 	if err != nil {
 		return notSaved("objects", err)
 	}
-	return s.noteBundle()
+	if err := s.noteBundle(); err != nil {
+		return err
+	}
+	return s.scanObjects(ctx)
 }
 
 // keepCommit adds a ref for each commit or tag that only something else than a ref

@@ -101,6 +101,8 @@ const (
 	NotPlain           = "not-plain"              // not a regular file, or not of the expected form
 	Executes           = "executes"               // it could start a program
 	Credential         = "credential"             // it held a credential, which was taken out
+	HoldsSecret        = "holds-secret"           // it holds the value of a secret, which an object\'s id does not let be taken out
+	Damaged            = "state-damaged"          // what is stored is not what was saved
 	ObjectsMissing     = "objects-missing"        // the bundle builds on commits that no clone brought
 	FormatMismatch     = "object-format-mismatch" // the clone's objects have other ids
 	OutsideOfWorkspace = "outside-of-workspace"   // .git leads out of the workspace
@@ -118,8 +120,19 @@ type Options struct {
 	MaxBytes int64
 	// Timeout bounds each git command; 0 means 5 minutes.
 	Timeout time.Duration
+	// Secrets, if not nil, tells the values that must not be stored. A repository that
+	// holds one in what would be stored of it is not stored.
+	Secrets Secrets
 	// Temp is the directory for what git needs while it works; empty: the system's.
 	Temp string
+}
+
+// Secrets finds the values of secrets.
+type Secrets interface {
+	// Redact tells whether data holds one, and may change data.
+	Redact(data []byte) bool
+	// Overlap is how far the longest of them reaches.
+	Overlap() int
 }
 
 const (

@@ -181,6 +181,8 @@ var hostileRoots = []hostile{
 	{"an empty layer", nil, func(r *manifest.Root) { r.Layers[0].Size = 0 }, manifest.BadPack},
 	{"too many layers", nil, func(r *manifest.Root) { r.Layers = make([]manifest.PackRef, manifest.MaxLayers+1) }, manifest.TooMuch},
 	{"too many packs", nil, func(r *manifest.Root) { r.Packs = make([]manifest.PackRef, manifest.MaxPacks+1) }, manifest.TooMuch},
+	{"a pack that is listed as too large", nil, func(r *manifest.Root) { r.Packs[1].Size = manifest.MaxPack + 1 }, manifest.BadPack},
+	{"an owner that is no text", nil, func(r *manifest.Root) { r.Packs[0].Owner = "\xff" }, manifest.BadPack},
 	{"no id", nil, func(r *manifest.Root) { r.ID = "" }, manifest.BadRoot},
 	{"an id that is no text", nil, func(r *manifest.Root) { r.ID = "\xed\xa0\x80" }, manifest.BadRoot},
 	{"itself as parent", nil, func(r *manifest.Root) { r.Parent = r.ID }, manifest.BadRoot},
@@ -438,6 +440,30 @@ func TestCheckLimitsWhatItRemembers(t *testing.T) {
 		{Length: 1, Pack: pack, Frame: manifest.Frame{Offset: manifest.MaxFrames, Stored: 1, Raw: 1}}}})
 	if got := reasonOf(t, manifest.Check(rootOf(t, all...), manifest.Entries(all...))); got != manifest.TooMuch {
 		t.Errorf("one frame more: got %q", got)
+	}
+}
+
+// TestEncoderRefusesWhatCheckRefusesOfARoot: what is wrong with a root on its own
+// is not written.
+func TestEncoderRefusesWhatCheckRefusesOfARoot(t *testing.T) {
+	needTree := []string{"not listed", "nothing needs", "another size", "of another thread", "too few", "too many files", "too many symlinks", "not counted", "than there are", "not those of the packs", "than files", "than a tree may have"}
+	seen := 0
+	for _, test := range hostileRoots {
+		if slices.ContainsFunc(needTree, func(part string) bool { return strings.Contains(test.name, part) }) {
+			continue
+		}
+		seen++
+		t.Run(test.name, func(t *testing.T) {
+			root := rootOf(t, merged()...)
+			test.change(&root)
+			_, err := manifest.EncodeRoot(root)
+			if got := reasonOf(t, err); got != test.want {
+				t.Errorf("got %q (%v), want %q", got, err, test.want)
+			}
+		})
+	}
+	if seen < 15 {
+		t.Errorf("looked at %d roots", seen)
 	}
 }
 

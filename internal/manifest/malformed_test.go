@@ -94,6 +94,8 @@ func TestReaderRefusesMalformedBlocks(t *testing.T) {
 		{"an attribute twice", func(p *parts) { p.column[15] = []byte("\x02\x01a\x00\x01a\x00") }, "not in order"},
 		{"more chunks than a row may have", func(p *parts) { p.column[16] = binary.AppendUvarint(nil, 2049) }, "list is longer"},
 		{"more chunks than digests", func(p *parts) { p.column[16] = []byte{2} }, "list of chunks is longer"},
+		{"fewer digests than whole files", func(p *parts) { p.column[16], p.column[19] = []byte{0}, p.column[19][:31] }, "ends early"},
+		{"fewer bytes of names than paths need", func(p *parts) { p.column[4] = p.column[4][:10] }, "ends early"},
 		{"a gap beyond any file", func(p *parts) { p.column[17] = huge }, "beyond any file"},
 		{"a chunk in no frame", func(p *parts) { p.column[20] = []byte{0, 2} }, "no frame of the block"},
 		{"a chunk before all frames", func(p *parts) { p.column[20] = []byte{0, 1} }, "no frame of the block"},

@@ -31,7 +31,8 @@ type actor struct {
 	over  bool
 
 	// What the oracle remembers of it.
-	begun     int                   // its first step
+	begun     int                   // when it came
+	start     int                   // its first step
 	epochs    map[core.RunKey]int64 // of its claims
 	control   core.Control          // as it knows it
 	free      bool                  // some time it read that nothing keeps it from ending runs

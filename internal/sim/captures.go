@@ -10,7 +10,7 @@ import (
 // Announce keeps of whose workspace other systems were told.
 func (w *world) Announce(_ context.Context, notices []core.Notice) error {
 	for _, n := range notices {
-		if n.Type == core.NoticeCheckpointFailed {
+		if n.Type == core.NoticeCheckpointFailed && w.oracle.told[n.RunKey] != core.CheckpointLost {
 			w.oracle.told[n.RunKey] = n.Checkpoint
 		}
 	}
@@ -102,9 +102,14 @@ func (w *world) judgeThreads(who string) {
 	}
 }
 
-// cross notes when one of those who settle a run's checkpoint acts after another.
+// cross notes when one of those who settle a run's checkpoint goes on after another.
 func (w *world) cross(a *actor) {
-	if r := w.runs[a.run]; (a.kind == "reclaim" || a.kind == "agent" || a.kind == "host") && r.last != a.id {
+	r := w.runs[a.run]
+	switch {
+	case a.kind != "reclaim" && a.kind != "agent" && a.kind != "host":
+	case a.start == 0:
+		a.start, r.last = w.calls, a.id
+	case r.last != a.id:
 		r.last, r.crossed = a.id, w.calls
 	}
 }
@@ -114,7 +119,7 @@ func (w *world) cross(a *actor) {
 func (w *world) judgeWaiting(a *actor, run core.RunID, outcome core.ReclaimOutcome) {
 	r := w.runs[w.index(run)]
 	th := w.store.State().Threads[w.threadKey(r)]
-	others := r.crossed > a.begun // somebody else acted meanwhile
+	others := r.crossed > a.start // somebody else acted meanwhile
 	working := th.Step != nil && th.Step.State == core.StepWorking
 	took := slices.Contains(a.p.Calls(), "acquire lease")
 	if len(a.plan) > 0 || !took || others || working || a.skew != 0 || outcome == core.ReclaimCapturing {
@@ -157,7 +162,7 @@ func (w *world) noteStorable() {
 			row, err := w.store.Row(context.Background(), run.Instance)
 			step := w.store.State().Threads[w.threadKey(r)].Step
 			failed := step != nil && step.Run == r.key.Run && step.State == core.StepFailed
-			w.oracle.storable[r.key] = err == nil && row.State == core.LedgerRunning && !failed
+			w.oracle.storable[r.key] = err == nil && row.State == core.LedgerRunning && !failed && !w.config.Release
 		}
 	}
 }

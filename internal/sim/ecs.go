@@ -244,6 +244,9 @@ func (w *world) land() {
 			waiting = append(waiting, l)
 			continue
 		}
+		if w.ecs.forgotten[l.spec.Token] != "" { // it was launched again meanwhile, under this token
+			continue
+		}
 		if _, err := w.fleet.View(w.store.Process).Start(context.Background(), l.spec); err == nil && w.started(l.spec) {
 			w.note("a late task comes")
 		}

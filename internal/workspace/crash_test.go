@@ -3,12 +3,15 @@ package workspace_test
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/sandkeeper/sandkeeper/internal/workspace"
+	"github.com/sandkeeper/sandkeeper/internal/workspace/workspacetest"
 )
 
 var errDead = errors.New("the process is dead")
@@ -130,8 +133,36 @@ func oldTree(t testing.TB, root string) {
 // at it through this package first makes it the new one. What the policy leaves out is
 // there all the time.
 func TestCutRestoreLeavesTheOldOrTheNewTree(t *testing.T) {
-	from, store := t.TempDir(), newStore(t)
+	t.Run("privileged or not, as it is", cutRestores)
+	t.Run("unprivileged", func(t *testing.T) {
+		unprivileged(t)
+		cutRestores(t)
+	})
+}
+
+// unprivileged makes the process another user's until the test ends. Directories that
+// the test makes afterwards are that user's.
+func unprivileged(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return
+	}
+	home := t.TempDir()
+	must(t, os.Chmod(filepath.Dir(home), 0o755), os.Chmod(home, 0o777))
+	t.Setenv("TMPDIR", home)
+	must(t, syscall.Setegid(65534), syscall.Seteuid(65534))
+	t.Cleanup(func() {
+		if err := errors.Join(syscall.Seteuid(0), syscall.Setegid(0)); err != nil {
+			panic(err)
+		}
+	})
+}
+
+func cutRestores(t *testing.T) {
+	dir := tempDirs(t)
+	from, store := dir(), &workspacetest.DirStore{Dir: dir(), Fence: 7}
 	newTree(t, from)
+	must(t, os.MkdirAll(filepath.Join(from, "locked/in"), 0o755), os.Chmod(filepath.Join(from, "locked/in"), 0o555), os.Chmod(filepath.Join(from, "locked"), 0o500))
 	result := capture(t, workspace.CaptureOptions{Root: from, Store: store})
 	want := snapshot(t, from)
 	for _, name := range []string{"same/node_modules", "same/node_modules/m", "removed", "removed/.env"} {
@@ -139,9 +170,10 @@ func TestCutRestoreLeavesTheOldOrTheNewTree(t *testing.T) {
 	}
 	olds, news := 0, 0
 	for cut := 0; ; cut++ {
-		root := filepath.Join(t.TempDir(), "root")
+		root := filepath.Join(dir(), "root")
 		must(t, os.Mkdir(root, 0o755))
 		oldTree(t, root)
+		write(t, filepath.Join(root, "locked/in/gone"), "gone", 0o644)
 		old := snapshot(t, root)
 		d := &mortal{disk: workspace.Kernel, left: cut}
 		options := workspace.RestoreOptions{Root: root, Store: store, Manifest: result.Root}
@@ -194,6 +226,27 @@ func recoverCut(t *testing.T, root string, cut int) error {
 	return workspace.Recover(root)
 }
 
+// tempDirs makes directories in TMPDIR as it is now.
+func tempDirs(t *testing.T) func() string {
+	return func() string {
+		dir, err := os.MkdirTemp("", "workspace-")
+		must(t, err)
+		t.Cleanup(func() { removeTree(dir) })
+		return dir
+	}
+}
+
+// removeTree removes directories that are closed to their owner too.
+func removeTree(dir string) {
+	filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			os.Chmod(path, 0o700)
+		}
+		return nil
+	})
+	os.RemoveAll(dir)
+}
+
 func checkNew(t *testing.T, root string, want map[string]node) error {
 	t.Helper()
 	got := snapshot(t, root)
@@ -211,4 +264,70 @@ func checkNew(t *testing.T, root string, want map[string]node) error {
 func fileExists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
+}
+
+// TestRestoreWorksInsideWhereItsParentIsClosed has no place beside the root: what a
+// cut leaves inside is in no checkpoint, and is gone after the next restore.
+func TestRestoreWorksInsideWhereItsParentIsClosed(t *testing.T) {
+	unprivileged(t)
+	dir := tempDirs(t)
+	from, store := dir(), &workspacetest.DirStore{Dir: dir(), Fence: 7}
+	newTree(t, from)
+	result := capture(t, workspace.CaptureOptions{Root: from, Store: store})
+	parent := dir()
+	root := filepath.Join(parent, "root")
+	must(t, os.Mkdir(root, 0o755), os.Chmod(parent, 0o555))
+	write(t, filepath.Join(root, "old"), "old", 0o644)
+	options := workspace.RestoreOptions{Root: root, Store: store, Manifest: result.Root}
+	if _, err := workspace.RestoreOn(t.Context(), &mortal{disk: workspace.Kernel, left: 20}, options); !errors.Is(err, errDead) {
+		t.Fatalf("error is %v, want a cut", err)
+	}
+	if !fileExists(filepath.Join(root, ".sandkeeper-restore")) {
+		t.Fatal("nothing is left of the cut restore: it did not work inside the root")
+	}
+	again := capture(t, workspace.CaptureOptions{Root: root, Store: store, ID: "c2"})
+	if again.Root.Counts.Files != 1 {
+		t.Errorf("counts %+v, want the old file alone", again.Root.Counts)
+	}
+	restoreTo(t, store, result.Root, root)
+	if err := differences(snapshot(t, root), snapshot(t, from)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSecondRestoreOfARootIsRefusedWhileOneRuns(t *testing.T) {
+	from, to, store := t.TempDir(), t.TempDir(), newStore(t)
+	newTree(t, from)
+	result := capture(t, workspace.CaptureOptions{Root: from, Store: store})
+	options := workspace.RestoreOptions{Root: to, Store: store, Manifest: result.Root}
+	inside := false
+	busy := &meddler{mortal: mortal{disk: workspace.Kernel, left: -1}, at: "tree", do: func() {
+		inside = true
+		if _, err := workspace.Restore(t.Context(), options); code(err) != workspace.CodeRestoreUnfinished {
+			t.Errorf("second restore: %v", err)
+		}
+		if _, err := workspace.Capture(t.Context(), workspace.CaptureOptions{Root: to, Store: store, ID: "c2"}); code(err) != workspace.CodeRestoreUnfinished {
+			t.Errorf("capture meanwhile: %v", err)
+		}
+	}}
+	if _, err := workspace.RestoreOn(t.Context(), busy, options); err != nil || !inside {
+		t.Fatalf("restore: %v", err)
+	}
+	if err := differences(snapshot(t, to), snapshot(t, from)); err != nil {
+		t.Error(err)
+	}
+}
+
+// meddler does something when a directory of a name is made.
+type meddler struct {
+	mortal
+	at string
+	do func()
+}
+
+func (m *meddler) Mkdir(dir int, name string, mode uint32) error {
+	if name == m.at {
+		m.do()
+	}
+	return m.mortal.Mkdir(dir, name, mode)
 }

@@ -175,9 +175,17 @@ func (g *gatherer) remove(ctx context.Context, path string, old *manifest.Entry)
 }
 
 func (g *gatherer) entryOf(v *visit, kind manifest.Kind) manifest.Entry {
-	return manifest.Entry{
-		Area: g.area, Path: v.path, Kind: kind, Mode: v.info.mode & 0o7777, UID: v.info.uid, GID: v.info.gid,
-		MTime: v.info.mtime, CTime: v.info.ctime, Inode: v.info.inode, Device: v.info.dev,
+	e := manifest.Entry{Area: g.area, Path: v.path, Kind: kind}
+	describe(&e, v.info)
+	return e
+}
+
+// describe sets what an entry has of its inode. The git area is made anew for each
+// capture: its times say nothing, and would make the same state another one.
+func describe(e *manifest.Entry, info fileInfo) {
+	e.Mode, e.UID, e.GID = info.mode&0o7777, info.uid, info.gid
+	if e.Area == manifest.Workspace {
+		e.MTime, e.CTime, e.Inode, e.Device = info.mtime, info.ctime, info.inode, info.dev
 	}
 }
 
@@ -387,6 +395,11 @@ func (g *gatherer) addLarge(ctx context.Context, rec *record) error {
 		rec.dir, rec.skip = nil, openFault(err)
 		return g.append(ctx, rec)
 	}
+	if len(pieces) > manifest.MaxChunks {
+		large.release()
+		rec.dir, rec.skip = nil, tooManyPieces
+		return g.append(ctx, rec)
+	}
 	defer large.release()
 	if err := g.flush(ctx); err != nil {
 		return err
@@ -408,6 +421,8 @@ func (g *gatherer) addLarge(ctx context.Context, rec *record) error {
 	}
 	return nil
 }
+
+const tooManyPieces = "too large, or its holes are too many"
 
 // openLarge opens a file and finds out what of it is data.
 func openLarge(rec *record, r *reader) (*largeFile, []extent, error) {

@@ -3,6 +3,7 @@ package workspace
 import (
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -128,11 +129,23 @@ func (r *reader) readSmall(rec *record, raw []byte) {
 	}
 }
 
+// attributes reads a file's extended attributes where the policy asks for them.
 func (r *reader) attributes(rec *record, fd int) (err error) {
-	if r.xattrs {
-		rec.entry.Xattrs, err = readXattrs(fd)
+	if !r.xattrs {
+		return nil
 	}
-	return err
+	if rec.entry.Xattrs, err = readXattrs(fd); err != nil {
+		return err
+	}
+	size := 0
+	for name, value := range rec.entry.Xattrs {
+		r.redactor.Redact(value)
+		size += len(name) + len(value)
+	}
+	if size > manifest.MaxXattr || len(rec.entry.Xattrs) > manifest.MaxXattrs {
+		return fmt.Errorf("%d extended attributes of %d bytes: want at most %d of %d", len(rec.entry.Xattrs), size, manifest.MaxXattrs, manifest.MaxXattr)
+	}
+	return nil
 }
 
 var errShort = errors.New("file became shorter")

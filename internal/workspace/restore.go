@@ -46,7 +46,8 @@ type RestoreResult struct {
 // byte are checked, and all that is to be written is on the disk beside the
 // destination, before the first change. A restore that is cut before that leaves
 // the directory as it was; one that is cut later is completed by the next Restore,
-// Capture or [Recover] of the directory.
+// Capture or [Recover] of the directory. A cut is the end of the process: nothing is
+// forced onto the disk, which in a sandbox ends with its machine.
 //
 // Errors are *[Error] with the codes of this package where the checkpoint or the
 // destination is the cause.

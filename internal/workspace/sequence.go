@@ -204,9 +204,8 @@ func (s *sequencer) again(ctx context.Context, rec *record) error {
 		rec.skip = "changed while it was read"
 		return nil
 	}
-	e := &rec.entry
-	e.Mode, e.UID, e.GID, e.Size = info.mode&0o7777, info.uid, info.gid, info.size
-	e.MTime, e.CTime, e.Inode, e.Device = info.mtime, info.ctime, info.inode, info.dev
+	describe(&rec.entry, info)
+	rec.entry.Size = info.size
 	return nil
 }
 
@@ -221,7 +220,11 @@ func (s *sequencer) readAgain(ctx context.Context, rec *record, fd int, info fil
 			return "unreadable: " + err.Error(), nil
 		}
 	}
-	for _, piece := range cutIntoPieces(extents) {
+	pieces := cutIntoPieces(extents)
+	if len(pieces) > manifest.MaxChunks {
+		return tooManyPieces, nil
+	}
+	for _, piece := range pieces {
 		raw, found, err := s.reader.readPiece(fd, piece, s.spare)
 		if errors.Is(err, errShort) {
 			return "changed while it was read", nil

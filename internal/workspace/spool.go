@@ -10,6 +10,8 @@ import (
 	"iter"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandkeeper/sandkeeper/internal/manifest"
 )
 
@@ -57,13 +59,18 @@ func (s *spool) Write(b []byte) (int, error) {
 	return written, nil
 }
 
+// spill opens a file without a name, in memory where there is no directory for it.
 func (s *spool) spill() error {
 	file, err := os.CreateTemp("", "sandkeeper-layer-")
-	if err != nil {
+	if err == nil {
+		s.file = file
+		return os.Remove(file.Name())
+	}
+	fd, memoryErr := unix.MemfdCreate("sandkeeper-layer", unix.MFD_CLOEXEC)
+	if memoryErr != nil {
 		return fmt.Errorf("open temporary file: %w", err)
 	}
-	os.Remove(file.Name())
-	s.file = file
+	s.file = os.NewFile(uintptr(fd), "sandkeeper-layer")
 	return nil
 }
 

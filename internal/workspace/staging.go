@@ -237,6 +237,11 @@ func (s *staging) apply(d disk) error {
 			return err
 		}
 	}
+	// What follows may close directories to this process itself: a repetition must not
+	// look for what is to be removed in them.
+	if err := d.Unlink(s.dir.fd, stagedRemoves, 0); err != nil && !isGone(err) {
+		return err
+	}
 	if err := s.setDirs(d, at); err != nil {
 		return err
 	}
@@ -251,6 +256,9 @@ func (s *staging) apply(d disk) error {
 func (s *staging) entries(name string) iter.Seq2[manifest.Entry, error] {
 	return func(yield func(manifest.Entry, error) bool) {
 		fd, err := openFileAt(s.dir.fd, name)
+		if errors.Is(err, unix.ENOENT) {
+			return
+		}
 		if err != nil {
 			yield(manifest.Entry{}, err)
 			return
@@ -385,6 +393,10 @@ func (s *staging) setDirs(d disk, at *beneath) error {
 	}
 	for i := len(dirs) - 1; i >= 0; i-- {
 		fd, err := at.open(dirs[i].Path)
+		if errors.Is(err, unix.EACCES) {
+			s.unset++ // it, or one above it, was set before a cut
+			continue
+		}
 		if err == nil {
 			err = setAll(d, fd, &dirs[i], &s.unset)
 		}
