@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -143,17 +144,7 @@ func headModel(contract func(headDeed, headState) (headState, headReply)) porcup
 				k := op.Input.(headDeed).thread
 				byThread[k] = append(byThread[k], op)
 			}
-			var out [][]porcupine.Operation
-			for k, ops := range byThread {
-				// Every partition begins with the thread of which nothing is known.
-				for i := range ops {
-					d := ops[i].Input.(headDeed)
-					d.thread = k
-					ops[i].Input = d
-				}
-				out = append(out, ops)
-			}
-			return out
+			return slices.Collect(maps.Values(byThread))
 		},
 		Init: func() any { return headState{} },
 		Step: func(state, input, output any) (bool, any) {
