@@ -285,6 +285,15 @@ func TestGitPolicyFullStoresTheRepository(t *testing.T) {
 	}
 }
 
+// timeless is a tree without its times.
+func timeless(tree map[string]node) map[string]node {
+	for name, n := range tree {
+		n.mtime = 0
+		tree[name] = n
+	}
+	return tree
+}
+
 func TestGitAreaTravelsBesideTheWorkspace(t *testing.T) {
 	root, git, store := t.TempDir(), t.TempDir(), newStore(t)
 	write(t, filepath.Join(root, "a"), "workspace", 0o644)
@@ -297,8 +306,16 @@ func TestGitAreaTravelsBesideTheWorkspace(t *testing.T) {
 	to, gitTo := t.TempDir(), filepath.Join(t.TempDir(), "git")
 	_, err := workspace.Restore(t.Context(), workspace.RestoreOptions{Root: to, GitDir: gitTo, Store: store, Manifest: result.Root})
 	must(t, err)
-	if err := errors.Join(differences(snapshot(t, to), snapshot(t, root)), differences(snapshot(t, gitTo), snapshot(t, git))); err != nil {
+	if err := errors.Join(differences(snapshot(t, to), snapshot(t, root)), differences(timeless(snapshot(t, gitTo)), timeless(snapshot(t, git)))); err != nil {
 		t.Error(err)
+	}
+	// The same state, made anew, costs nothing.
+	later := t.TempDir()
+	must(t, os.CopyFS(later, os.DirFS(git)), os.Chmod(filepath.Join(later, "a"), 0o600))
+	puts := store.Puts.Load()
+	same := capture(t, workspace.CaptureOptions{Root: root, GitDir: later, Git: "state", Store: store, ID: "c1b", Parent: &result.Root})
+	if store.Puts.Load() != puts {
+		t.Errorf("sent %d objects, layer of %d bytes", store.Puts.Load()-puts, same.LayerBytes)
 	}
 	// Without its directory the area is left out, and gone from the next checkpoint.
 	next := capture(t, workspace.CaptureOptions{Root: root, Store: store, ID: "c2", Parent: &result.Root})
