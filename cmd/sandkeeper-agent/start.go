@@ -229,7 +229,10 @@ func status(args []string) int {
 		return exitFailed
 	}
 	if state.State == stateWorking && c.abandoned() {
-		state.State, state.Code = stateFailed, codeAbandoned
+		// It may have ended properly between the two looks.
+		if state, err = c.read(); err == nil && state.State == stateWorking {
+			state.State, state.Code = stateFailed, codeAbandoned
+		}
 	}
 	state.line()
 	return exitDone

@@ -380,7 +380,7 @@ func fewer(t *testing.T) {
 	asked := false
 	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "rapid.checks" })
 	if !asked {
-		if err := flag.Set("rapid.checks", "40"); err != nil {
+		if err := flag.Set("rapid.checks", "20"); err != nil {
 			t.Fatal(err)
 		}
 	}
