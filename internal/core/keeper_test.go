@@ -541,26 +541,9 @@ func TestForkBeginsBranchesThatOutliveTheirSource(t *testing.T) {
 		w.check("t", "u", "v", "x")
 		// The source and the first branch lose everything.
 		for _, id := range []core.ThreadID{"t", "u"} {
-			for {
-				head, err := k.Head(w.ctx(), thread(id))
-				if err != nil {
-					break
-				}
-				_, err = k.DeleteHead(w.ctx(), thread(id), head.ID)
-				w.must(err)
-			}
+			w.emptyOut(id)
 		}
-		var deleted int
-		for range 2 {
-			time.Sleep(core.CollectAge)
-			for _, id := range []core.ThreadID{"t", "u", "v", "x"} {
-				report, err := k.Collect(w.ctx(), core.CollectRequest{ThreadKey: thread(id), Apply: true})
-				w.must(err)
-				deleted += report.Deleted
-				w.check("t", "u", "v", "x")
-			}
-		}
-		if deleted == 0 {
+		if w.collectTwice("t", "u", "v", "x") == 0 {
 			t.Error("nothing was collected")
 		}
 		_, data, err := k.ReadArtifact(w.ctx(), thread("v"), "v1", "a")
@@ -575,28 +558,42 @@ func TestForkBeginsBranchesThatOutliveTheirSource(t *testing.T) {
 		}
 		// With the last branch everything goes.
 		for _, id := range []core.ThreadID{"v", "x"} {
-			head, err := k.Head(w.ctx(), thread(id))
-			w.must(err)
-			_, err = k.DeleteHead(w.ctx(), thread(id), head.ID)
-			w.must(err)
+			w.emptyOut(id)
 		}
-		for range 3 {
-			time.Sleep(core.CollectAge)
-			for _, id := range []core.ThreadID{"x", "v", "u", "t"} {
-				_, err := k.Collect(w.ctx(), core.CollectRequest{ThreadKey: thread(id), Apply: true})
-				w.must(err)
-			}
-		}
-		packs := 0
+		w.collectTwice("x", "v", "u", "t")
 		for _, id := range []core.ThreadID{"t", "u", "v", "x"} {
 			objects, err := p.Objects(w.ctx(), core.ThreadPrefix(thread(id))+"packs/")
 			w.must(err)
-			packs += len(objects)
-		}
-		if packs != 0 {
-			t.Errorf("%d packs are left that nothing needs", packs)
+			if len(objects) != 0 {
+				t.Errorf("packs of %s are left that nothing needs: %v", id, objects)
+			}
 		}
 	})
+}
+
+// emptyOut deletes one head of a thread after the other.
+func (w *keeping) emptyOut(id core.ThreadID) {
+	w.t.Helper()
+	for w.head(id) != "" {
+		_, err := w.keeper(w.store.Process).DeleteHead(w.ctx(), thread(id), w.head(id))
+		w.must(err)
+	}
+}
+
+// collectTwice collects the threads in turn, checks after each, and tells how many objects
+// went.
+func (w *keeping) collectTwice(threads ...core.ThreadID) (deleted int) {
+	w.t.Helper()
+	for range 2 {
+		time.Sleep(core.CollectAge)
+		for _, id := range threads {
+			report, err := w.keeper(w.store.Process).Collect(w.ctx(), core.CollectRequest{ThreadKey: thread(id), Apply: true})
+			w.must(err)
+			deleted += report.Deleted
+			w.check(threads...)
+		}
+	}
+	return deleted
 }
 
 func TestForkIsBounded(t *testing.T) {
