@@ -118,7 +118,7 @@ fuzz: ## Run every fuzzer for FUZZTIME (20s)
 
 .PHONY: bench
 bench: build build-local ## Measure what is promised in figures, to bench.json
-	@cd internal/bench && go test -count=1 -timeout 15m -run '^TestFigures$$' -figures ../../bench.json
+	@cd internal/bench && go test -count=1 -timeout 25m -run '^TestFigures$$' -figures ../../bench.json
 
 .PHONY: deploy-local
 deploy-local: setup synth-local ## Deploy to an engine that runs at ENDPOINT (LocalStack, MiniStack), ECS at ECS_ENDPOINT
