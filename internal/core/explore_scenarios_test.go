@@ -336,7 +336,6 @@ var scenarios = []scenario{
 		seed:       ended(core.ReclaimEnd),
 		cast: func(s *stage) {
 			s.captures("r")
-			s.passes(125 * time.Second)
 		},
 		deliveries: 2,
 		outcome:    one(core.Completed),
@@ -349,7 +348,6 @@ var scenarios = []scenario{
 		cast: func(s *stage) {
 			s.captureDies("r")
 			s.passes(125 * time.Second)
-			s.captures("r")
 		},
 		deliveries: 2,
 		outcome:    one(core.Completed),
@@ -364,7 +362,7 @@ var scenarios = []scenario{
 			s.writes("host")
 			s.passes(125 * time.Second)
 		},
-		deliveries: 2,
+		deliveries: 1,
 		outcome:    one(core.Completed),
 		floor:      1,
 	},
@@ -374,7 +372,7 @@ var scenarios = []scenario{
 		seed:       ended(core.ReclaimEnd),
 		cast: func(s *stage) {
 			s.captures("r")
-			s.holds("r", true)
+			s.holds("r", false)
 		},
 		deliveries: 2,
 		outcome:    one(core.Completed),
@@ -400,9 +398,8 @@ var scenarios = []scenario{
 		cast: func(s *stage) {
 			s.captureFails("r")
 			s.passes(4 * time.Minute)
-			s.captures("r")
 		},
-		deliveries: 3,
+		deliveries: 2,
 		outcome:    one(core.Completed),
 		floor:      1,
 	},
@@ -413,8 +410,6 @@ var scenarios = []scenario{
 		cast: func(s *stage) {
 			s.captures("r")
 			s.captureFails("r")
-			s.passes(40 * time.Minute)
-			s.sweeps(1)
 		},
 		deliveries: 2,
 		outcome:    one(core.Completed),

@@ -209,6 +209,7 @@ func TestFilesOfEveryKindInPlaceOfARunsOwn(t *testing.T) {
 					if p := b.look(id, 0); p.State == core.JournalFinished {
 						t.Errorf("%s: probe: %+v; want no end", name, p)
 					}
+					b.programAgrees(id)
 					if page, err := b.lookPage(id, 0, 0); err == nil && bytes.Contains(page.Bytes, []byte(testNonce)) {
 						t.Errorf("%s: page: %q; want nothing from elsewhere", name, page.Bytes)
 					}
@@ -266,16 +267,13 @@ func TestADirectoryThatIsALink(t *testing.T) {
 }
 
 func TestAMarkerPlantedBeforehandPreventsOnlyItsOwnRun(t *testing.T) {
-	inEachShell(t, func(t *testing.T, b *box) {
+	inEachWrapper(t, func(t *testing.T, b *box) {
 		b.mkdir()
 		if err := os.Mkdir(b.paths("planted").Marker, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		script, err := b.runs.StartScript(core.JournalStart{Run: "planted", Nonce: testNonce, Shell: "echo begun"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if s, err := core.ParseStart(b.stdout(script)); err != nil || !s.Already || s.Wrapper != core.WrapperAbsent {
+		planted := core.JournalStart{Run: "planted", Nonce: testNonce, Shell: "echo begun"}
+		if s, err := core.ParseStart(b.execute(b.starting(t.Context(), planted, "", nil))); err != nil || !s.Already || s.Wrapper != core.WrapperAbsent {
 			t.Errorf("start: %+v, %v; want already, without a wrapper", s, err)
 		}
 		if p := b.look("planted", 0); p.State != core.JournalProducing || p.Present {
@@ -313,6 +311,7 @@ func TestHostileRunIDs(t *testing.T) {
 			if p := b.look(id, 0); p.State != core.JournalFinished || p.Exit != i%256 {
 				t.Errorf("probe of %.40q: %+v; want exit %d", id, p, i%256)
 			}
+			b.programAgrees(id)
 			if page, err := b.lookPage(id, 0, 0); err != nil || !bytes.HasPrefix(page.Bytes, []byte(want+"\n")) {
 				t.Errorf("page of %.40q: %.40q, %v; want %q", id, page.Bytes, err, want)
 			}
@@ -333,7 +332,15 @@ func TestHostileRunIDs(t *testing.T) {
 }
 
 func TestHostileRunIDsLive(t *testing.T) {
-	b := newBox(t, shells(t)[0])
+	t.Run("script", func(t *testing.T) { runHostileIDs(t, newBox(t, shells(t)[0])) })
+	t.Run("program", func(t *testing.T) {
+		b := newBox(t, shells(t)[0])
+		b.program = true
+		runHostileIDs(t, b)
+	})
+}
+
+func runHostileIDs(t *testing.T, b *box) {
 	for i, id := range hostileIDs() {
 		if i%6 != 0 && len(id) < 100 {
 			continue // each takes a while; all are tried by the test before

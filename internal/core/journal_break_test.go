@@ -12,7 +12,7 @@ import (
 // Coding agents clean up after themselves, and rm -rf /tmp/* takes the run's own files
 // with it.
 func TestAnAgentThatRemovesTheRunsFilesIsNotDead(t *testing.T) {
-	inEachShell(t, func(t *testing.T, b *box) {
+	inEachWrapper(t, func(t *testing.T, b *box) {
 		b.mkdir()
 		text := "rm -rf " + b.dir + "; exec sleep 300"
 		working := b.start(core.JournalStart{Run: "r", Shell: text}, "")
@@ -28,11 +28,8 @@ func TestAnAgentThatRemovesTheRunsFilesIsNotDead(t *testing.T) {
 		if p := b.probe("other", 0); p.Wrapper != core.WrapperAbsent {
 			t.Errorf("probe of a run that never began: %+v; want no wrapper", p)
 		}
-		again, err := b.runs.StartScript(core.JournalStart{Run: "r", Nonce: testNonce, Shell: "echo twice"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if s, err := core.ParseStart(b.run(again, "", nil)); err != nil || !s.Already {
+		again := core.JournalStart{Run: "r", Nonce: testNonce, Shell: "echo twice"}
+		if s, err := core.ParseStart(b.execute(b.starting(t.Context(), again, "", nil))); err != nil || !s.Already {
 			t.Errorf("a second start: %+v, %v; want already", s, err)
 		}
 		if done := b.terminate("r", 5*time.Second); done.Prevented || done.Signaled == 0 || done.Left != 0 {

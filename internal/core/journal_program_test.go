@@ -51,6 +51,18 @@ func (b *box) programProbe(id core.RunID, logEnd int64) []byte {
 	return out
 }
 
+// programAgrees checks that the program answers as the script does.
+func (b *box) programAgrees(id core.RunID) {
+	b.t.Helper()
+	script, err := b.runs.ProbeScript(id, testNonce, 0)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if got, want := b.programProbe(id, 0), b.stdout(script); !bytes.Equal(got, want) {
+		b.t.Errorf("probe of %.40q: program %.300q, script %.300q", id, got, want)
+	}
+}
+
 // canary is a file of the test's own that links may lead to.
 func (b *box) canary() string {
 	b.t.Helper()

@@ -199,7 +199,7 @@ func (c *capture) close() {
 		c.encoder.Close()
 	}
 	if c.packer != nil {
-		c.packer.buffers.close()
+		c.packer.close()
 		c.finished.close()
 	}
 	c.raws.close()

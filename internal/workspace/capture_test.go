@@ -2,9 +2,11 @@ package workspace_test
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"net/url"
@@ -215,6 +217,9 @@ func TestCutCaptureSendsNoPackTwice(t *testing.T) {
 		if store.Puts.Load() > puts+max(n, 1) {
 			t.Errorf("cut %d sent %d objects", n, store.Puts.Load()-puts)
 		}
+	}
+	if n := workspace.SlabsInUse(); n != 0 {
+		t.Errorf("%d buffers were not given back", n)
 	}
 	store.FailPut = nil
 	got := capture(t, workspace.CaptureOptions{Root: root, Store: store})
@@ -461,4 +466,68 @@ func TestLongCaptureRenews(t *testing.T) {
 			t.Errorf("%d renewals and %d reports of progress", inner.Renewals.Load(), told.Load())
 		}
 	})
+}
+
+func TestEmptyTreeIsACheckpoint(t *testing.T) {
+	root, to, store := t.TempDir(), t.TempDir(), newStore(t)
+	write(t, filepath.Join(to, "old"), "old", 0o644)
+	empty := capture(t, workspace.CaptureOptions{Root: root, Store: store})
+	restoreTo(t, store, empty.Root, to)
+	if tree := snapshot(t, to); len(tree) > 0 {
+		t.Errorf("tree is %v", tree)
+	}
+	write(t, filepath.Join(root, "new"), "new", 0o644)
+	next := capture(t, workspace.CaptureOptions{Root: root, Store: store, ID: "c2", Parent: &empty.Root})
+	must(t, os.Remove(filepath.Join(root, "new")))
+	last := capture(t, workspace.CaptureOptions{Root: root, Store: store, ID: "c3", Parent: &next.Root})
+	restoreTo(t, store, last.Root, to)
+	if tree := snapshot(t, to); len(tree) > 0 || last.Root.Counts != (manifest.Counts{}) {
+		t.Errorf("tree is %v, counts %+v", tree, last.Root.Counts)
+	}
+}
+
+func TestNoLinkIsFollowedOnTheWayDown(t *testing.T) {
+	root := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(root, "a/b/c"), 0o755), os.Symlink("b", filepath.Join(root, "a/link")), os.Symlink(root, filepath.Join(root, "abs")))
+	top, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	must(t, err)
+	defer unix.Close(top)
+	for path, want := range map[string]bool{"a": true, "a/b/c": true, "a/link": false, "a/link/c": false, "abs": false, "abs/a": false, "none": false} {
+		for _, stepwise := range []bool{false, true} {
+			fd, err := workspace.OpenBeneath(top, path, stepwise)
+			if (err == nil) != want {
+				t.Errorf("open %s (step by step: %v): %v", path, stepwise, err)
+			}
+			if err == nil {
+				unix.Close(fd)
+			}
+		}
+	}
+}
+
+// TestSpoolReadsWhatWasWritten goes over the border between memory and file.
+func TestSpoolReadsWhatWasWritten(t *testing.T) {
+	content := randomBytes(11<<20+12345, 5)
+	spool, digest, closeSpool := workspace.NewSpool()
+	defer closeSpool()
+	for rest := []byte(content); len(rest) > 0; {
+		n := min(len(rest), 70_001)
+		_, err := spool.Write(rest[:n])
+		must(t, err)
+		rest = rest[n:]
+	}
+	if digest() != sha256.Sum256([]byte(content)) {
+		t.Error("the digest is another one")
+	}
+	for _, at := range []int{0, 1, 256<<10 - 1, 8<<20 - 3, 8 << 20, len(content) - 10} {
+		got := make([]byte, min(600_000, len(content)-at))
+		_, err := spool.ReadAt(got, int64(at))
+		must(t, err)
+		if string(got) != content[at:at+len(got)] {
+			t.Errorf("bytes at %d are others", at)
+		}
+	}
+	if n, err := spool.ReadAt(make([]byte, 100), int64(len(content)-10)); n != 10 || !errors.Is(err, io.EOF) {
+		t.Errorf("read %d bytes at the end, %v", n, err)
+	}
 }

@@ -2,6 +2,7 @@ package workspace
 
 import (
 	"context"
+	"io"
 
 	"github.com/sandkeeper/sandkeeper/internal/manifest"
 )
@@ -61,3 +62,27 @@ func RestoreOn(ctx context.Context, d Disk, options RestoreOptions) (RestoreResu
 
 // RecoverOn is [Recover] on another disk.
 func RecoverOn(d Disk, root string) error { return recoverRoot(d, root) }
+
+// OpenBeneath opens a directory below another, with openat2 or step by step.
+func OpenBeneath(root int, path string, stepwise bool) (int, error) {
+	if stepwise {
+		return openStepwise(root, path)
+	}
+	return openBeneath(root, path)
+}
+
+// SlabsInUse is how many large buffers are not free, of those that there are.
+func SlabsInUse() int {
+	slabs.mu.Lock()
+	defer slabs.mu.Unlock()
+	return slabs.made - len(slabs.free)
+}
+
+// NewSpool opens a spool.
+func NewSpool() (spool interface {
+	io.Writer
+	io.ReaderAt
+}, digest func() manifest.Digest, closeSpool func()) {
+	s := newSpool()
+	return s, s.digest, s.close
+}

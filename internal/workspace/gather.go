@@ -51,7 +51,7 @@ func (c *capture) gather(ctx context.Context) error {
 	if err == nil {
 		err = g.flush(ctx)
 	}
-	g.abandon()
+	g.drop(g.batch)
 	return err
 }
 
@@ -217,9 +217,6 @@ func (g *gatherer) seeLink(ctx context.Context, v *visit, dir *dirHandle, old *m
 
 func (g *gatherer) seeFile(ctx context.Context, v *visit, dir *dirHandle, old *manifest.Entry) error {
 	rec := &record{entry: g.entryOf(v, manifest.File), parent: old, dir: dir, name: v.name, info: v.info}
-	if err := g.limit(v.path, v.info.size); err != nil {
-		return err
-	}
 	if v.info.links > 1 {
 		key := inodeKey{v.info.dev, v.info.inode}
 		if target, known := g.first[key]; known {
@@ -230,6 +227,9 @@ func (g *gatherer) seeFile(ctx context.Context, v *visit, dir *dirHandle, old *m
 		g.first[key], rec.links = v.path, true
 	}
 	rec.entry.Size = v.info.size
+	if err := g.limit(v); err != nil {
+		return err
+	}
 	switch {
 	case g.parent.looksUnchanged(old, v.info):
 		rec.dir, rec.entry = nil, *old
@@ -246,9 +246,14 @@ func (g *gatherer) seeFile(ctx context.Context, v *visit, dir *dirHandle, old *m
 // sparse tells whether a file may have holes worth keeping.
 func sparse(info fileInfo) bool { return info.size >= minHole && info.blocks*512 < info.size }
 
-func (g *gatherer) limit(path string, size int64) error {
+// limit counts a file. Holes cost nothing.
+func (g *gatherer) limit(v *visit) error {
+	size := v.info.size
+	if sparse(v.info) {
+		size = v.info.blocks * 512
+	}
 	if total := g.bytes.Add(size); g.options.MaxBytes > 0 && total > g.options.MaxBytes {
-		return refuse(CodeByteLimit, path, fmt.Errorf("the tree holds more than %d bytes", g.options.MaxBytes))
+		return refuse(CodeByteLimit, v.path, fmt.Errorf("the tree holds more than %d bytes", g.options.MaxBytes))
 	}
 	return nil
 }
@@ -466,7 +471,7 @@ func (g *gatherer) send(ctx context.Context, b *batch) error {
 	select {
 	case g.ordered <- b:
 	case <-ctx.Done():
-		b.release()
+		g.drop(b)
 		return context.Cause(ctx)
 	}
 	if b.slab != nil {
@@ -475,5 +480,10 @@ func (g *gatherer) send(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// abandon releases what was not sent.
-func (g *gatherer) abandon() { g.batch.release() }
+// drop gives back what a batch holds that was not sent.
+func (g *gatherer) drop(b *batch) {
+	b.release()
+	if b.slab != nil {
+		g.raws <- b.slab
+	}
+}

@@ -171,17 +171,25 @@ func (p *packer) end(ctx context.Context) {
 	p.packs, p.bytes = p.packs+1, p.bytes+int64(len(content))
 	p.sending.Go(func() {
 		ref, err := p.store.Put(ctx, objectOf(content))
+		p.buffers <- content
 		if err != nil {
 			p.fail(fmt.Errorf("store pack: %w", err))
 			return
 		}
 		pack.ref = ref
-		p.buffers <- content
 		select {
 		case p.sent <- pack:
 		case <-ctx.Done():
 		}
 	})
+}
+
+// close gives the buffers back.
+func (p *packer) close() {
+	if p.current != nil {
+		p.buffers <- p.content
+	}
+	p.buffers.close()
 }
 
 func objectOf(content []byte) Object {

@@ -19,7 +19,10 @@ func recoverRoot(d disk, rootPath string) error {
 		return err
 	}
 	defer root.release()
-	parent, sibling, inside := stagingPlaces(rootPath)
+	parent, sibling, inside, err := stagingPlaces(rootPath)
+	if err != nil {
+		return err
+	}
 	if err := recoverIn(d, root, root.retain(), inside); err != nil {
 		return err
 	}
@@ -27,7 +30,12 @@ func recoverRoot(d disk, rootPath string) error {
 	if err != nil {
 		return nil // nothing that this process made can be there
 	}
-	return recoverIn(d, root, newDirHandle(fd), sibling)
+	home := newDirHandle(fd)
+	if sameDir(fd, root.fd) {
+		home.release()
+		return nil
+	}
+	return recoverIn(d, root, home, sibling)
 }
 
 // recoverIn looks at one of the places of a staging directory. It releases home.

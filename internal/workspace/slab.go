@@ -19,6 +19,7 @@ const slabSize = manifest.MaxPack
 var slabs struct {
 	mu   sync.Mutex
 	free [][]byte
+	made int
 }
 
 // takeSlab returns an empty buffer of capacity slabSize.
@@ -34,6 +35,7 @@ func takeSlab() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes of memory: %w", slabSize, err)
 	}
+	slabs.made++
 	return slab[:0], nil
 }
 

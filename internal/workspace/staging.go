@@ -50,26 +50,28 @@ const journalVersion = 1
 
 // stagingPlaces are where a root's staging directory may be: beside it, or inside
 // where the root is a mount point or its parent is not writable.
-func stagingPlaces(rootPath string) (parent, sibling, inside string) {
-	rootPath = filepath.Clean(rootPath)
-	return filepath.Dir(rootPath), stagingPrefix + "-" + filepath.Base(rootPath), stagingPrefix
+func stagingPlaces(rootPath string) (parent, sibling, inside string, err error) {
+	rootPath, err = filepath.Abs(rootPath)
+	return filepath.Dir(rootPath), stagingPrefix + "-" + filepath.Base(rootPath), stagingPrefix, err
 }
 
 // openStaging makes the staging directory.
 func openStaging(d disk, rootPath string, root *dirHandle, checkpoint string) (*staging, error) {
-	parent, sibling, inside := stagingPlaces(rootPath)
+	parent, sibling, inside, err := stagingPlaces(rootPath)
+	if err != nil {
+		return nil, err
+	}
 	s := &staging{root: root, home: root.retain(), name: inside}
 	if fd, err := openAt(unix.AT_FDCWD, parent+"/", unix.O_RDONLY|unix.O_DIRECTORY, 0); err == nil {
 		beside := newDirHandle(fd)
-		if sameMount(fd, root.fd) && unix.Faccessat(fd, ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS) == nil {
+		if !sameDir(fd, root.fd) && sameMount(fd, root.fd) && unix.Faccessat(fd, ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS) == nil {
 			s.home.release()
 			s.home, s.name = beside, sibling
 		} else {
 			beside.release()
 		}
 	}
-	err := s.make(d)
-	if err != nil {
+	if err := s.make(d); err != nil {
 		s.release()
 		return nil, fmt.Errorf("open staging directory of %s: %w", checkpoint, err)
 	}
@@ -120,6 +122,13 @@ func (s *staging) release() {
 			d.release()
 		}
 	}
+}
+
+// sameDir tells whether a root is its own parent, as that of the system is.
+func sameDir(a, b int) bool {
+	x, errX := statFD(a)
+	y, errY := statFD(b)
+	return errX == nil && errY == nil && x.inode == y.inode && x.dev == y.dev
 }
 
 // sameMount tells whether two directories are on one mount, so that entries can be
