@@ -112,6 +112,11 @@ func TestTheProgramProbesAsTheScriptDoes(t *testing.T) {
 			os.Mkdir(p.Marker, 0o700)
 			put(b, p.Marker+"/end", "4x\n")
 		},
+		"a linked position": func(b *box, p core.JournalPaths) {
+			put(b, p.Journal, strings.Repeat("x", 9000)+sentinel)
+			os.Mkdir(p.Marker, 0o700)
+			os.Symlink(b.canary(), p.Marker+"/end")
+		},
 		"a position beyond the end": func(b *box, p core.JournalPaths) {
 			put(b, p.Journal, "out\n"+sentinel)
 			os.Mkdir(p.Marker, 0o700)

@@ -78,7 +78,7 @@ func words(name string) []string {
 // number is the number in a file; 0 where there is none, and whether the file is there.
 func number(name string) (n int64, there bool) {
 	found := words(name)
-	info, err := os.Lstat(name)
+	info, err := os.Stat(name)
 	there = err == nil && info.Mode().IsRegular()
 	if len(found) == 0 || len(found[0]) > 15 || strings.Trim(found[0], "0123456789") != "" {
 		return 0, there
