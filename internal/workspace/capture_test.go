@@ -531,3 +531,23 @@ func TestSpoolReadsWhatWasWritten(t *testing.T) {
 		t.Errorf("read %d bytes at the end, %v", n, err)
 	}
 }
+
+func TestManyDirectoriesNeedFewDescriptors(t *testing.T) {
+	root, store := t.TempDir(), newStore(t)
+	for i := range 3000 {
+		write(t, filepath.Join(root, fmt.Sprintf("%d/%d/file", i%50, i)), fmt.Sprint("content ", i), 0o644)
+	}
+	var before unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: min(300, before.Max), Max: before.Max}))
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &before)
+	result := capture(t, workspace.CaptureOptions{Root: root, Store: store})
+	if len(result.Root.Skipped) > 0 || result.Root.Counts.Files != 3000 {
+		t.Errorf("skipped %d, the first %+v", len(result.Root.Skipped), result.Root.Skipped[:min(1, len(result.Root.Skipped))])
+	}
+	to := t.TempDir()
+	restoreTo(t, store, result.Root, to)
+	if err := differences(snapshot(t, to), snapshot(t, root)); err != nil {
+		t.Error(err)
+	}
+}

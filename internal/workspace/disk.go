@@ -146,18 +146,38 @@ func openBeneath(root int, path string) (int, error) {
 	if withoutOpenat2() {
 		return openStepwise(root, path)
 	}
-	fd := -1
-	err := retry(func() (err error) {
-		fd, err = unix.Openat2(root, path, &unix.OpenHow{
-			Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC | unix.O_NOFOLLOW,
-			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
-		})
-		if errors.Is(err, unix.EAGAIN) { // the tree changed under the look-up
-			return unix.EINTR
+	return openResolved(root, path, unix.O_RDONLY|unix.O_DIRECTORY)
+}
+
+// openFileBeneath opens the file at a clean relative path for reading, as
+// [openFileAt] does.
+func openFileBeneath(root int, path string) (int, error) {
+	if !withoutOpenat2() {
+		return openResolved(root, path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	}
+	i := strings.LastIndexByte(path, '/')
+	if i < 0 {
+		return openFileAt(root, path)
+	}
+	dir, err := openStepwise(root, path[:i])
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(dir)
+	return openFileAt(dir, path[i+1:])
+}
+
+// openResolved lets the kernel look that no link is on the way.
+func openResolved(root int, path string, flags uint64) (int, error) {
+	how := unix.OpenHow{Flags: flags | unix.O_CLOEXEC | unix.O_NOFOLLOW, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS}
+	for tries := 0; ; tries++ {
+		fd, err := unix.Openat2(root, path, &how)
+		// The tree may change under the look-up: not for ever, if nobody wants that.
+		if errors.Is(err, unix.EAGAIN) && tries < 100 || errors.Is(err, unix.EINTR) {
+			continue
 		}
-		return err
-	})
-	return fd, err
+		return fd, err
+	}
 }
 
 func openStepwise(root int, path string) (int, error) {

@@ -259,7 +259,7 @@ func (t *target) mkdirs(d disk, path string, isDir bool) error {
 		if !slices.Contains(t.made, at) {
 			dir, name, err := t.at.split(at)
 			if err == nil {
-				err = d.Mkdir(dir, name, 0o700)
+				err = d.Mkdir(dir, name, stagedMode(i < 0))
 			}
 			if err != nil {
 				return err
@@ -270,6 +270,15 @@ func (t *target) mkdirs(d disk, path string, isDir bool) error {
 			return nil
 		}
 	}
+}
+
+// stagedMode is what a directory is made with: open to nobody else until it gets its
+// own, and the usual where there is no entry that says.
+func stagedMode(entry bool) uint32 {
+	if entry {
+		return 0o700
+	}
+	return 0o755
 }
 
 // create makes a file with its size. What is not written of it is a hole.

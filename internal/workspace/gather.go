@@ -17,6 +17,7 @@ type gatherer struct {
 	*capture
 	policy *Policy
 	area   manifest.Area
+	top    *dirHandle // of the area
 	cursor *parentCursor
 	batch  *batch
 	used   int // of the batch's bytes
@@ -37,7 +38,7 @@ type heldRecord struct {
 func (c *capture) gather(ctx context.Context) error {
 	defer close(c.ordered)
 	defer close(c.reads)
-	g := &gatherer{capture: c, policy: c.policy, cursor: c.parent.cursor(ctx), batch: &batch{}, first: map[inodeKey]string{}}
+	g := &gatherer{capture: c, policy: c.policy, top: c.root, cursor: c.parent.cursor(ctx), batch: &batch{}, first: map[inodeKey]string{}}
 	err := walkTree(c.root, c.policy, func(v *visit, dir *dirHandle) error { return g.see(ctx, v, dir) })
 	if err == nil && c.git != nil {
 		err = g.gatherGit(ctx)
@@ -60,7 +61,7 @@ func (g *gatherer) gatherGit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	g.policy, g.area, g.first = everything, manifest.GitState, map[inodeKey]string{}
+	g.policy, g.area, g.top, g.first = everything, manifest.GitState, g.git, map[inodeKey]string{}
 	return walkTree(g.git, everything, func(v *visit, dir *dirHandle) error { return g.see(ctx, v, dir) })
 }
 
@@ -94,7 +95,7 @@ func (g *gatherer) see(ctx context.Context, v *visit, dir *dirHandle) error {
 	if v.kind == manifest.Symlink {
 		return g.seeLink(ctx, v, dir, old)
 	}
-	return g.seeFile(ctx, v, dir, old)
+	return g.seeFile(ctx, v, old)
 }
 
 // fault is why an entry cannot be stored, empty if it can.
@@ -215,12 +216,12 @@ func (g *gatherer) seeLink(ctx context.Context, v *visit, dir *dirHandle, old *m
 	return g.keep(ctx, rec)
 }
 
-func (g *gatherer) seeFile(ctx context.Context, v *visit, dir *dirHandle, old *manifest.Entry) error {
-	rec := &record{entry: g.entryOf(v, manifest.File), parent: old, dir: dir, name: v.name, info: v.info}
+func (g *gatherer) seeFile(ctx context.Context, v *visit, old *manifest.Entry) error {
+	rec := &record{entry: g.entryOf(v, manifest.File), parent: old, root: g.top, info: v.info}
 	if v.info.links > 1 {
 		key := inodeKey{v.info.dev, v.info.inode}
 		if target, known := g.first[key]; known {
-			rec.dir = nil
+			rec.root = nil
 			rec.entry.Kind, rec.entry.Target = manifest.Hardlink, target
 			return g.keep(ctx, rec)
 		}
@@ -232,10 +233,10 @@ func (g *gatherer) seeFile(ctx context.Context, v *visit, dir *dirHandle, old *m
 	}
 	switch {
 	case g.parent.looksUnchanged(old, v.info):
-		rec.dir, rec.entry = nil, *old
+		rec.root, rec.entry = nil, *old
 		return g.keep(ctx, rec)
 	case v.info.size == 0 && !g.reader.xattrs:
-		rec.dir = nil
+		rec.root = nil
 		return g.keep(ctx, rec)
 	case v.info.size <= frameTarget && !sparse(v.info):
 		return g.addSmall(ctx, rec)
@@ -364,7 +365,6 @@ func (g *gatherer) addSmall(ctx context.Context, rec *record) error {
 	}
 	rec.from, rec.to = g.used, g.used+size
 	g.used += size
-	rec.dir.retain()
 	g.batch.records = append(g.batch.records, rec)
 	if len(g.batch.records) >= batchRecords || g.used >= frameTarget/2 && endsBatch(rec.entry.Path) {
 		return g.flush(ctx)
@@ -397,26 +397,24 @@ func (g *gatherer) addLarge(ctx context.Context, rec *record) error {
 	}
 	large, pieces, err := openLarge(rec, g.reader)
 	if err != nil {
-		rec.dir, rec.skip = nil, openFault(err)
+		rec.root, rec.skip = nil, openFault(err)
 		return g.append(ctx, rec)
 	}
 	if len(pieces) > manifest.MaxChunks {
 		large.release()
-		rec.dir, rec.skip = nil, tooManyPieces
+		rec.root, rec.skip = nil, tooManyPieces
 		return g.append(ctx, rec)
 	}
 	defer large.release()
 	if err := g.flush(ctx); err != nil {
 		return err
 	}
-	rec.dir.retain()
 	if len(pieces) == 0 {
 		pieces = []extent{{}}
 	}
 	for i, piece := range pieces {
 		b := &batch{records: []*record{rec}, large: large, piece: piece, last: i == len(pieces)-1}
 		if b.slab, err = g.takeRaw(ctx); err != nil {
-			rec.dir.release()
 			return err
 		}
 		large.retain()
@@ -431,7 +429,7 @@ const tooManyPieces = "too large, or its holes are too many"
 
 // openLarge opens a file and finds out what of it is data.
 func openLarge(rec *record, r *reader) (*largeFile, []extent, error) {
-	fd, err := openFileAt(rec.dir.fd, rec.name)
+	fd, err := rec.open()
 	if err != nil {
 		return nil, nil, err
 	}

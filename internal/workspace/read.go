@@ -19,17 +19,19 @@ type record struct {
 	links    bool            // the file has more names, and this is the first
 	redacted bool
 
-	// Of a small file whose content is read with its batch: where it is opened, what
-	// it looked like, and its part of the batch's bytes.
-	dir      *dirHandle
-	name     string
-	info     fileInfo
+	// Of a file whose content is read: where its path begins, and what it looked like.
+	root *dirHandle // nil where nothing is read
+	info fileInfo
+	// Of a small one, its part of the batch's bytes.
 	from, to int
 	changed  bool // it was not what it looked like: it is read once more
 
 	chunks []manifest.Chunk // content hashes; places say where the bytes are
 	places []place
 }
+
+// open opens the record's file.
+func (r *record) open() (int, error) { return openFileBeneath(r.root.fd, r.entry.Path) }
 
 // largeFile is a file that is read in pieces, open as long as somebody holds it.
 type largeFile struct {
@@ -63,19 +65,10 @@ type batch struct {
 	found bool // it held a secret
 }
 
-// release lets go of the directories and the file that the batch holds open.
+// release lets go of the file that the batch holds open.
 func (b *batch) release() {
 	if b.large != nil {
 		b.large.release()
-		if !b.last {
-			return
-		}
-	}
-	for _, rec := range b.records {
-		if rec.dir != nil {
-			rec.dir.release()
-			rec.dir = nil
-		}
 	}
 }
 
@@ -94,7 +87,7 @@ func (r *reader) read(b *batch) {
 		return
 	}
 	for _, rec := range b.records {
-		if rec.dir != nil {
+		if rec.root != nil {
 			r.readSmall(rec, b.slab[:cap(b.slab)])
 		}
 	}
@@ -102,7 +95,7 @@ func (r *reader) read(b *batch) {
 
 // readSmall reads a file into its part of a batch's bytes.
 func (r *reader) readSmall(rec *record, raw []byte) {
-	fd, err := openFileAt(rec.dir.fd, rec.name)
+	fd, err := rec.open()
 	if err != nil {
 		rec.skip = openFault(err)
 		return
@@ -172,9 +165,9 @@ func (r *reader) readPiece(fd int, piece extent, slab []byte) (raw []byte, found
 // openFault says why a file that was there could not be opened.
 func openFault(err error) string {
 	switch {
-	case errors.Is(err, unix.ENOENT):
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		return "gone before it was read"
-	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENODEV):
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV), errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENODEV):
 		return "became another kind of entry"
 	}
 	return "unreadable: " + err.Error()

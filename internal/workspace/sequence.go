@@ -68,7 +68,7 @@ func (s *sequencer) takeSmall(ctx context.Context, b *batch) error {
 			}
 			continue
 		}
-		if rec.dir == nil || rec.skip != "" {
+		if rec.root == nil || rec.skip != "" {
 			continue
 		}
 		s.count(int64(rec.to - rec.from))
@@ -185,7 +185,7 @@ func (s *sequencer) find(rec *record, c manifest.Chunk) (place, bool, error) {
 // while it is read this time too is skipped.
 func (s *sequencer) again(ctx context.Context, rec *record) error {
 	rec.chunks, rec.places, rec.skip, rec.redacted = nil, nil, "", false
-	fd, err := openFileAt(rec.dir.fd, rec.name)
+	fd, err := rec.open()
 	if err != nil {
 		rec.skip = openFault(err)
 		return nil
@@ -265,7 +265,7 @@ func (s *sequencer) emitFrame(ctx context.Context, f *frame) error {
 }
 
 func (s *sequencer) emit(_ context.Context, rec *record) error {
-	if rec.skip == "" && rec.entry.Kind == manifest.File && rec.dir != nil {
+	if rec.skip == "" && rec.entry.Kind == manifest.File && rec.root != nil {
 		s.readFiles.Add(1)
 	}
 	s.steps <- step{record: rec}

@@ -18,7 +18,7 @@ import (
 // directories a file descriptor each.
 const (
 	maxListedEntries = 16 << 10
-	maxListedDirs    = 256
+	maxListedDirs    = 128
 	parallelStats    = 512 // names from which on one directory is looked at in parallel
 )
 
