@@ -27,20 +27,23 @@ const startAgentSeconds = 30
 // session behind. The job holds a token: it is in no command line and no file. The
 // answer is read by [ParseAgent].
 func (f JournalFormat) AgentScript() string {
-	return boundedScript(startAgentSeconds, f.shellDir()+shellLocale+shellAnswer+"init=${"+JournalInitVariable+":-1}\n"+
-		"name="+AgentName+" variable="+AgentVariable+"\na=${"+AgentVariable+"-}\n"+agentScript)
+	return boundedScript(startAgentSeconds, f.shellDir()+shellLocale+shellAnswer+findAgent+agentScript)
 }
 
-// agentScript looks for the binary first in the session's own environment, then in that
-// of the container's main process, whose lines may be read by its user alone. The agent
-// answers with one line of words.
-const agentScript = `[ "$init" != self ] || init=$$
+// findAgent leaves the binary's path in a, or anything else where there is none. It is
+// looked for first in the session's own environment, then in that of the container's
+// main process, whose lines may be read by its user alone.
+const findAgent = "init=${" + JournalInitVariable + ":-1}\nname=" + AgentName + " variable=" + AgentVariable + "\na=${" + AgentVariable + `-}
+[ "$init" != self ] || init=$$
 main() { tr '\000\n' '\n\001' 2>/dev/null <"/proc/$init/environ" | sed -n "s/^$1=//p" | head -n 1; }
 [ -n "$a" ] || a=$(main "$variable")
 if [ -z "$a" ]; then
   a=$(command -v "$name" 2>/dev/null) || a=$(PATH=$(main PATH); command -v "$name" 2>/dev/null)
 fi
-case $a in /*) ;; *) refuse agent-missing configuration ;; esac
+`
+
+// agentScript hands the job to the agent, which answers with one line of words.
+const agentScript = `case $a in /*) ;; *) refuse agent-missing configuration ;; esac
 if [ ! -f "$a" ]; then refuse agent-missing configuration; fi
 [ -x "$a" ] || refuse agent-not-executable configuration
 case $d in /*) ;; *) refuse directory-not-absolute configuration ;; esac

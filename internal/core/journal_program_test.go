@@ -26,6 +26,8 @@ func TestMain(m *testing.M) {
 			os.Exit(wrapper.Probe(os.Stdin, os.Stdout))
 		case core.WrapperCommand:
 			os.Exit(wrapper.Wrap())
+		case "version":
+			os.Exit(0)
 		}
 	}
 	os.Exit(m.Run())
@@ -279,4 +281,69 @@ func TestAFullDiskDoesNotKeepTheSentinelOut(t *testing.T) {
 	if p := b.probe("r", 0); p.State != core.JournalFinished || p.Exit != 9 || p.Size < 900_000 {
 		t.Errorf("probe: %v %d, size %d, reason %s", p.State, p.Exit, p.Size, p.Reason)
 	}
+}
+
+func TestAStartUsesTheProgramWhereThereIsOne(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		agent   string // the binary's path; empty: none
+		program bool
+	}{
+		"the binary":               {self, true},
+		"no binary":                {"", false},
+		"a path to nothing":        {"/nonexistent/agent", false},
+		"what is none":             {"plain", false},
+		"one of another machine":   {"foreign", false},
+		"a directory for a binary": {"directory", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inEachShell(t, func(t *testing.T, b *box) {
+				b.env = append(b.env, core.AgentVariable+"="+b.planted(c.agent))
+				script, err := b.runs.ProgramStartScript(core.JournalStart{
+					Run: "it's", Nonce: testNonce, Argv: []string{"sh", "-c", `cat; printf '<%s>' "$@"; env | grep -c '^a=\|^variable='; exit 4`, "x", "a'b"}, Input: true, InputBytes: 6,
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, want := range []bool{false, true} {
+					started, err := core.ParseStart(b.run(script, "in\x00\xffp\n", nil))
+					if err != nil || started.Already != want {
+						t.Fatalf("start: %+v, %v; want already %v", started, err, want)
+					}
+				}
+				b.gone("it's")
+				if got, cut := b.transcript("it's", 0); got != "in\x00\xffp\n<a'b>0\n" || cut.Exit != 4 {
+					t.Errorf("transcript %q, %+v", got, cut)
+				}
+				words := readFile(t, b.paths("it's").Marker+"/wrapper")
+				if program := strings.HasSuffix(words, "\nnone\n"); program != c.program {
+					t.Errorf("wrapper %q; want the program's %v", words, c.program)
+				}
+			})
+		})
+	}
+}
+
+// planted makes what kind says in the place of the agent binary.
+func (b *box) planted(kind string) string {
+	b.t.Helper()
+	place := filepath.Join(filepath.Dir(b.dir), "planted")
+	var err error
+	switch kind {
+	case "plain":
+		err = os.WriteFile(place, []byte("text"), 0o644)
+	case "foreign":
+		err = os.WriteFile(place, []byte("\x7fELF\x02no"), 0o755)
+	case "directory":
+		err = os.Mkdir(place, 0o755)
+	default:
+		return kind
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return place
 }
