@@ -34,6 +34,23 @@ type layer struct {
 }
 
 var layers = []layer{{
+	name:     "the checkpoint format knows nothing of ours",
+	packages: is("internal/manifest"),
+	refuse:   func(imported, _ string) bool { return strings.HasPrefix(imported, module+"/") },
+	reason:   "whoever reads the format needs nothing but the format",
+}, {
+	name:     "the workspace engine knows the format and nothing else of ours",
+	packages: is("internal/workspace"),
+	refuse: func(imported, _ string) bool {
+		return strings.HasPrefix(imported, module+"/") && imported != module+"/internal/manifest"
+	},
+	reason: "it runs inside the sandbox, where nobody is trusted with a service",
+}, {
+	name:     "the sandbox's agent holds no AWS SDK",
+	packages: is("cmd/sandkeeper-agent"), deep: true,
+	refuse: func(imported, _ string) bool { return strings.HasPrefix(imported, "github.com/aws/") },
+	reason: "it has no credentials, and an image should stay small",
+}, {
 	name:     "core imports the standard library only",
 	packages: is("internal/core"),
 	refuse:   func(imported, _ string) bool { return strings.Contains(firstPart(imported), ".") },
