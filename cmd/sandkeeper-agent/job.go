@@ -105,6 +105,8 @@ type work struct {
 	deadline time.Time
 	progress progress
 	state    State
+	// unfinished says that a repository's state waits for a fetch: it stays in the claim.
+	unfinished bool
 }
 
 // carryOut does a claimed job, says how it ended to the function, the claim and
@@ -193,7 +195,11 @@ func (w *work) do(ctx context.Context) (err error) {
 	}
 	ctx, cancel := context.WithDeadlineCause(ctx, w.deadline.Add(lastWords), fail(codeTimeLimit, errors.New("the job did not end in time")))
 	defer cancel()
-	defer os.RemoveAll(w.claim.gitDir())
+	defer func() {
+		if !w.unfinished {
+			os.RemoveAll(w.claim.gitDir())
+		}
+	}()
 	switch w.job.Kind {
 	case transfer.JobCapture:
 		return w.capture(ctx)
@@ -326,6 +332,7 @@ func (w *work) restoreGit(ctx context.Context) error {
 		results, err := gitstate.RestoreAll(ctx, w.job.Dir, w.claim.gitDir(), gitstate.Options{Temp: w.claim.dir})
 		for _, r := range results {
 			w.state.Git = append(w.state.Git, gitNote{Path: r.Path, Result: &r})
+			w.unfinished = w.unfinished || r.Code == gitstate.ObjectsMissing
 		}
 		return err
 	})

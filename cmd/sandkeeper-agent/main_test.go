@@ -690,3 +690,33 @@ func TestWithoutADirectoryTheSandboxSaysWhereTheWorkspaceIs(t *testing.T) {
 		t.Errorf("nowhere: exit %d, %+v", code, st)
 	}
 }
+
+func TestARepositoryThatWaitsForAFetchIsFinishedByHand(t *testing.T) {
+	f, s := newFunction(t), newSandbox(t)
+	base := t.TempDir()
+	remote, dir, fresh := filepath.Join(base, "remote"), filepath.Join(base, "w"), filepath.Join(base, "fresh")
+	write(t, remote, map[string]string{"a": "1"})
+	git(t, remote, "init", "-q", "-b", "main")
+	git(t, remote, "add", "-A")
+	git(t, remote, "commit", "-q", "-m", "pushed")
+	git(t, base, "clone", "-q", "file://"+remote, dir)
+	git(t, dir, "remote", "set-url", "origin", "https://user:pass@example.com/x.git")
+	write(t, dir, map[string]string{"a": "2"})
+	git(t, dir, "commit", "-q", "-a", "-m", "not pushed")
+	head := git(t, dir, "rev-parse", "HEAD")
+	s.must(f.job(transfer.JobCapture, "c1", dir))
+	st := s.must(f.job(transfer.JobRestore, "r1", fresh))
+	if len(st.Git) != 1 || st.Git[0].Result.Restored || st.Git[0].Result.Code != "objects-missing" {
+		t.Fatalf("restored %+v", st)
+	}
+	if got := git(t, fresh, "remote", "get-url", "origin"); got != "https://example.com/x.git\n" {
+		t.Errorf("remote %q", got)
+	}
+	git(t, fresh, "fetch", "-q", "file://"+remote, "+refs/heads/*:refs/remotes/origin/*")
+	if out, said, code := s.say("", "git", "restore", fresh, filepath.Join(s.claims, "r1.restore", "git")); code != 0 || !strings.Contains(out, `"restored":true`) {
+		t.Fatalf("by hand: exit %d, %s%s", code, out, said)
+	}
+	if got := git(t, fresh, "rev-parse", "HEAD"); got != head || git(t, fresh, "status", "--porcelain") != "" {
+		t.Errorf("HEAD %q, want %q, status %q", got, head, git(t, fresh, "status", "--porcelain"))
+	}
+}

@@ -177,36 +177,45 @@ func (r *restoring) create(workspace string) error {
 			return err
 		}
 	}
-	config := "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tlogallrefupdates = true\n"
-	if r.state.ObjectFormat == "sha256" {
-		config = "[core]\n\trepositoryformatversion = 1\n\tbare = false\n\tlogallrefupdates = true\n[extensions]\n\tobjectformat = sha256\n"
+	config, err := r.firstConfig(at)
+	if err == nil {
+		err = replaceText(space, filepath.Join(rel, "config"), config)
 	}
-	if r.state.Link != "" {
-		tree, err := filepath.Rel(at, r.root)
-		if err != nil {
-			return err
-		}
-		config += formatSettings([]Setting{{Key: "core.worktree", Value: tree}})
+	if err == nil {
+		err = replaceText(space, filepath.Join(rel, "HEAD"), r.firstHead())
 	}
-	if err := replaceText(space, filepath.Join(rel, "config"), config); err != nil {
+	if err == nil && r.state.Link != "" {
+		err = r.linkTo(space, workspace)
+	}
+	if err != nil {
 		return err
-	}
-	if err := replaceText(space, filepath.Join(rel, "HEAD"), r.firstHead()); err != nil {
-		return err
-	}
-	if r.state.Link != "" {
-		tree, err := filepath.Rel(workspace, r.root)
-		if err == nil {
-			err = replaceText(space, filepath.Join(tree, ".git"), "gitdir: "+r.state.Link+"\n")
-		}
-		if err != nil {
-			return err
-		}
 	}
 	if r.at, err = locate(r.root); err != nil {
 		return err
 	}
 	return give(r.at.git, owner(r.root))
+}
+
+// firstConfig is the configuration of an empty repository with its git directory at.
+func (r *restoring) firstConfig(at string) (string, error) {
+	config := "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tlogallrefupdates = true\n"
+	if r.state.ObjectFormat == "sha256" {
+		config = "[core]\n\trepositoryformatversion = 1\n\tbare = false\n\tlogallrefupdates = true\n[extensions]\n\tobjectformat = sha256\n"
+	}
+	if r.state.Link == "" {
+		return config, nil
+	}
+	tree, err := filepath.Rel(at, r.root)
+	return config + formatSettings([]Setting{{Key: "core.worktree", Value: tree}}), err
+}
+
+// linkTo writes the .git file that leads to a git directory elsewhere.
+func (r *restoring) linkTo(space *os.Root, workspace string) error {
+	tree, err := filepath.Rel(workspace, r.root)
+	if err != nil {
+		return err
+	}
+	return replaceText(space, filepath.Join(tree, ".git"), "gitdir: "+r.state.Link+"\n")
 }
 
 // firstHead is the branch of a repository whose objects are not there yet.
