@@ -402,8 +402,13 @@ func TestRedactionIsThatOfTheDefinition(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		data := rapid.SliceOfN(rapid.ByteRange('a', 'c'), 0, 300).Draw(rt, "data")
 		var secrets []workspace.Secret
-		for _, value := range rapid.SliceOfN(rapid.StringMatching(`[a-c]{0,5}`), 0, 4).Draw(rt, "secrets") {
+		// Many of them, and long ones, are looked for in another way than few.
+		for _, value := range rapid.SliceOfN(rapid.StringMatching(`[a-c]{0,9}`), 0, 12).Draw(rt, "secrets") {
 			secrets = append(secrets, workspace.Secret{Value: value})
+		}
+		for range rapid.IntRange(0, 6).Draw(rt, "from the data") {
+			from := rapid.IntRange(0, len(data)).Draw(rt, "from")
+			secrets = append(secrets, workspace.Secret{Value: string(data[from:min(len(data), from+rapid.IntRange(0, 20).Draw(rt, "length"))])})
 		}
 		want := slices.Clone(data)
 		for _, s := range secrets {
@@ -549,5 +554,23 @@ func TestManyDirectoriesNeedFewDescriptors(t *testing.T) {
 	restoreTo(t, store, result.Root, to)
 	if err := differences(snapshot(t, to), snapshot(t, root)); err != nil {
 		t.Error(err)
+	}
+}
+
+func BenchmarkRedact(b *testing.B) {
+	for _, count := range []int{1, 4, 20, 200} {
+		b.Run(fmt.Sprint(count), func(b *testing.B) {
+			var secrets []workspace.Secret
+			for i := range count {
+				secrets = append(secrets, workspace.Secret{Value: base64.StdEncoding.EncodeToString([]byte(randomBytes(24, uint64(i))))})
+			}
+			redactor, err := workspace.NewRedactor(secrets, nil)
+			must(b, err)
+			data := []byte(strings.Repeat("The quick brown fox jumps over the lazy dog. ", 100_000))
+			b.SetBytes(int64(len(data)))
+			for b.Loop() {
+				redactor.Redact(data)
+			}
+		})
 	}
 }

@@ -34,6 +34,10 @@ type Secret struct {
 type Redactor struct {
 	patterns []pattern
 	longest  int
+	// Where there are many patterns, the long ones are looked for in one pass and the
+	// short ones each in its own.
+	short []pattern
+	many  *multi
 }
 
 // pattern is a byte string that gives a secret away. Before and after it stand up to
@@ -61,8 +65,19 @@ func NewRedactor(secrets []Secret, forms []string) (*Redactor, error) {
 			r.add(s.Value, forms)
 		}
 	}
+	var long []pattern
 	for _, p := range r.patterns {
 		r.longest = max(r.longest, len(p.text)+p.before+p.after)
+		if len(p.text) >= minMulti {
+			long = append(long, p)
+		} else {
+			r.short = append(r.short, p)
+		}
+	}
+	if len(long) < manyPatterns {
+		r.short = r.patterns
+	} else {
+		r.many = newMulti(long)
 	}
 	return r, nil
 }
@@ -149,8 +164,11 @@ func (r *Redactor) Overlap() int { return max(r.longest-1, 0) }
 // the bytes as they are given, so that no occurrence hides another.
 func (r *Redactor) Redact(data []byte) bool {
 	var marks bitmap
-	for _, p := range r.patterns {
+	for _, p := range r.short {
 		markAll(&marks, data, p)
+	}
+	if r.many != nil {
+		r.many.markAll(&marks, data)
 	}
 	if marks == nil {
 		return false
@@ -165,26 +183,24 @@ func markAll(marks *bitmap, data []byte, p pattern) {
 		if i < 0 {
 			return
 		}
-		start := from + i
-		if *marks == nil {
-			*marks = make(bitmap, (len(data)+63)/64)
-		}
-		end := start + len(p.text)
-		start, end = p.widen(data, start, end)
-		marks.set(start, end)
+		p.mark(marks, data, from+i)
 		from += i + 1 // an occurrence may begin within this one
 	}
 }
 
-// widen adds the neighbours that are characters of base64.
-func (p pattern) widen(data []byte, start, end int) (int, int) {
+// mark marks an occurrence and those of its neighbours that are characters of base64.
+func (p pattern) mark(marks *bitmap, data []byte, start int) {
+	if *marks == nil {
+		*marks = make(bitmap, (len(data)+63)/64)
+	}
+	end := start + len(p.text)
 	if p.before > 0 && start > 0 && isBase64(data[start-1]) {
 		start--
 	}
 	if p.after > 0 && end < len(data) && isBase64(data[end]) {
 		end++
 	}
-	return start, end
+	marks.set(start, end)
 }
 
 func isBase64(c byte) bool {
