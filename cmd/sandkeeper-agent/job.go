@@ -265,10 +265,23 @@ func (w *work) saveGit(ctx context.Context, secrets []workspace.Secret) (skipped
 	}
 	skip := func(rel string) bool { return policy.Excludes(rel, manifest.Dir) }
 	var states []gitstate.State
-	err = w.renewing(ctx, func(ctx context.Context) (err error) {
+	// A workspace without its repositories' state is worth more than none.
+	limited, cancel := context.WithTimeout(ctx, time.Until(w.deadline)/2)
+	defer cancel()
+	err = w.renewing(limited, func(ctx context.Context) (err error) {
 		states, err = gitstate.SaveAll(ctx, w.job.Dir, out, options, skip)
 		return err
 	})
+	if err != nil && !w.over(ctx, err) {
+		why := gitstate.GitFailed
+		if limited.Err() != nil {
+			why = gitstate.TookTooLong
+		}
+		fmt.Fprintln(os.Stderr, "sandkeeper-agent:", err)
+		w.state.Git = []gitNote{{Path: ".", Skipped: []gitstate.Skipped{{What: "repositories", Reason: why, Detail: shorten(err.Error())}}}}
+		skipped := []manifest.Skipped{{Path: ".git", Reason: "git repositories: " + why}}
+		return skipped, errors.Join(os.RemoveAll(out), os.Mkdir(out, 0o700))
+	}
 	for _, s := range states {
 		w.state.Git = append(w.state.Git, gitNote{Path: s.Path, Saved: !s.Empty(), Bundle: s.Bundle, Skipped: s.Skipped})
 		for _, left := range s.Skipped {
@@ -276,6 +289,13 @@ func (w *work) saveGit(ctx context.Context, secrets []workspace.Secret) (skipped
 		}
 	}
 	return skipped, err
+}
+
+// over tells whether an error ends the job: the job itself has ended, or its token is
+// dead.
+func (w *work) over(ctx context.Context, err error) bool {
+	_, refused := errors.AsType[*transfer.Error](err)
+	return ctx.Err() != nil || refused
 }
 
 // gitNote says what became of a repository.
@@ -333,6 +353,12 @@ func (w *work) restoreGit(ctx context.Context) error {
 		for _, r := range results {
 			w.state.Git = append(w.state.Git, gitNote{Path: r.Path, Result: &r})
 			w.unfinished = w.unfinished || r.Code == gitstate.ObjectsMissing
+		}
+		if err != nil && !w.over(ctx, err) {
+			// The files are restored: that is told, and not undone.
+			fmt.Fprintln(os.Stderr, "sandkeeper-agent:", err)
+			w.state.Git = append(w.state.Git, gitNote{Path: ".", Result: &gitstate.Result{Path: ".", Code: gitstate.GitFailed}})
+			return nil
 		}
 		return err
 	})

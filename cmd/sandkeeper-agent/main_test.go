@@ -720,3 +720,34 @@ func TestARepositoryThatWaitsForAFetchIsFinishedByHand(t *testing.T) {
 		t.Errorf("HEAD %q, want %q, status %q", got, head, git(t, fresh, "status", "--porcelain"))
 	}
 }
+
+func TestWithoutGitTheWorkspaceIsCapturedAllTheSame(t *testing.T) {
+	program, err := exec.LookPath("git")
+	if err != nil || os.Getuid() != 0 {
+		t.Skip("hide git: needs root, and git")
+	}
+	f, s := newFunction(t), newSandbox(t)
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"a": "a"})
+	git(t, dir, "init", "-q")
+	hidden := filepath.Join(t.TempDir(), "git")
+	if err := os.WriteFile(hidden, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	data, _ := json.Marshal(f.job(transfer.JobCapture, "c1", dir))
+	// A mount namespace of its own: nobody else loses git.
+	cmd := exec.CommandContext(t.Context(), "unshare", "-m", "--propagation", "private", "sh", "-c", `mount --bind "$1" "$2" || exit 77; exec "$3" capture`, "sh", hidden, program, binary)
+	cmd.Env, cmd.Stdin = s.env, bytes.NewReader(data)
+	out, err := cmd.Output()
+	if cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == 77 || cmd.ProcessState == nil {
+		t.Skipf("hide git: %v", err)
+	}
+	var st state
+	if err != nil || json.Unmarshal(out, &st) != nil || st.State != "done" || st.Files != 2 {
+		t.Fatalf("captured %s, %v", out, err)
+	}
+	root, err := manifest.DecodeRoot(f.parent)
+	if err != nil || len(root.Skipped) != 1 || root.Skipped[0] != (manifest.Skipped{Path: ".git", Reason: "git repository: git-missing"}) {
+		t.Errorf("skipped %+v, %v", root.Skipped, err)
+	}
+}

@@ -61,7 +61,7 @@ func cleanSetting(key, value string) (clean, reason string) {
 	name, sub, has := settingName(key)
 	ok, known := settings[name]
 	if !known {
-		return "", Executes
+		return "", NotStored
 	}
 	if !ok(value) || has && (sub == "" || control.MatchString(sub) || len(sub) > 1024) {
 		return "", NotPlain

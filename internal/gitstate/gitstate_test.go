@@ -107,6 +107,7 @@ func (r repo) picture() string {
 		{"diff"},
 		{"log", "--all", "--format=%H %P"},
 		{"worktree", "list", "--porcelain"},
+		{"sparse-checkout", "list"},
 		{"config", "--get-regexp", `^(branch|remote|user)\.`},
 	} {
 		fmt.Fprintf(&b, "$ git %s\n%s\n", strings.Join(args, " "), r.try(args...))

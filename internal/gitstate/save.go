@@ -142,6 +142,14 @@ func (s *saving) readConfig(ctx context.Context) (err error) {
 	if s.config, err = s.git.settings(ctx, s.dir, "config"); err != nil {
 		return notSaved("config", err)
 	}
+	// A sparse checkout keeps its settings apart, and for the main worktree alone.
+	if slices.Contains(s.config, Setting{Key: "extensions.worktreeconfig", Value: "true"}) {
+		own, err := s.git.settings(ctx, s.dir, "config.worktree")
+		if err != nil {
+			return notSaved("config.worktree", err)
+		}
+		s.config = append(s.config, own...)
+	}
 	s.state.ObjectFormat = "sha1"
 	for _, set := range s.config {
 		switch {

@@ -99,6 +99,7 @@ const (
 	TookTooLong        = "took-too-long"
 	GitFailed          = "git-failed"             // git could not read the repository
 	NotPlain           = "not-plain"              // not a regular file, or not of the expected form
+	NotStored          = "not-stored"             // a setting that is not on the list of those that are
 	Executes           = "executes"               // it could start a program
 	Credential         = "credential"             // it held a credential, which was taken out
 	HoldsSecret        = "holds-secret"           // it holds the value of a secret, which an object\'s id does not let be taken out
