@@ -339,7 +339,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 2,
 		outcome:    one(core.Completed),
-		floor:      1,
+		floor:      12000,
 	},
 	{
 		name:       "a capture whose agent dies",
@@ -351,7 +351,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 2,
 		outcome:    one(core.Completed),
-		floor:      1,
+		floor:      50000,
 	},
 	{
 		name:       "a capture and a live run that writes its thread",
@@ -364,7 +364,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 1,
 		outcome:    one(core.Completed),
-		floor:      1,
+		floor:      9900,
 	},
 	{
 		name:       "a capture and a hold",
@@ -376,7 +376,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 2,
 		outcome:    one(core.Completed),
-		floor:      1,
+		floor:      85000,
 	},
 	{
 		name:       "a capture whose task dies",
@@ -388,7 +388,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 2,
 		outcome:    one(core.Completed),
-		floor:      1,
+		floor:      50000,
 	},
 	{
 		name:       "a workspace that cannot be stored",
@@ -401,7 +401,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 2,
 		outcome:    one(core.Completed),
-		floor:      1,
+		floor:      90000,
 	},
 	{
 		name:       "a captured sandbox that is kept warm",
@@ -413,7 +413,7 @@ var scenarios = []scenario{
 		},
 		deliveries: 2,
 		outcome:    one(core.Completed),
-		floor:      1,
+		floor:      40000,
 	},
 	{
 		name:       "the thread's next turn after a dead task",
@@ -428,8 +428,8 @@ var scenarios = []scenario{
 			q.Thread = "thread-r"
 			s.host("next host", q, "r", nil)
 		},
-		deliveries: 2,
-		floor:      1,
+		deliveries: 1,
+		floor:      12000,
 	},
 	{
 		name: "a finished run, two sweeps and reclaim",
@@ -485,7 +485,7 @@ var scenarios = []scenario{
 			s.host("next host", q, "r", nil)
 		},
 		deliveries: 2,
-		floor:      25000,
+		floor:      12000,
 	},
 	{
 		name: "a host that starts and falls silent",

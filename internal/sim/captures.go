@@ -94,11 +94,46 @@ func (w *world) judgeThreads(who string) {
 			if after.Lease.Owner == core.OwnerReclaim+string(r.key.Run) {
 				w.accuse("%s tells the loss of run %s while it may be captured (I5)", who, r.key)
 			}
+			w.judgeLoss(who, r, run, after)
 			w.oracle.lost[r.key] = true
 		}
 	}
 	for key, th := range state.Threads {
 		w.oracle.threads[key] = th
+	}
+}
+
+// judgeLoss: a workspace that is there still is given up only once its capture has
+// failed, and has for as long as the policy wants.
+func (w *world) judgeLoss(who string, r *agentRun, run core.Run, th core.Thread) {
+	row, err := w.store.Row(context.Background(), run.Instance)
+	if err != nil || row.State != core.LedgerRunning || !w.lives(run.TaskARN) {
+		return
+	}
+	failedAt := run.Checkpoint.FailedAt
+	held := failedAt != 0 && now() >= failedAt.Add(w.limits.CheckpointHold-2*w.config.Skew)
+	failed := th.Step != nil && th.Step.Run == r.key.Run && th.Step.State == core.StepFailed
+	if !held && !(w.config.Release && failed) {
+		w.accuse("%s gives the workspace of run %s up, which is there and could be stored (I5)", who, r.key)
+	}
+}
+
+// judgeBegin: nobody captures where nothing may be stopped (I13).
+func (w *world) judgeBegin(a *actor) {
+	r := w.runs[a.run]
+	if w.oracle.promised[r.key] > now().Add(2*w.config.Skew) {
+		w.accuse("%s captures the workspace of run %s, which was promised a hold (I13)", a.name, r.key)
+	}
+	if !a.read || !a.control.Stops() {
+		w.accuse("%s captures the workspace of run %s, although control, as it read it, lets nothing end (I13)", a.name, r.key)
+	}
+}
+
+// judgeOwing: an end owes what its policy says, from the very write of the end (I4).
+func (w *world) judgeOwing(r *agentRun, after core.Run) {
+	owes := after.TaskARN != "" && (w.config.Checkpoint == core.CheckpointAlways || w.config.Checkpoint == core.CheckpointFinished && after.ExitCode != nil)
+	if owes != (after.Checkpoint.State == core.CheckpointOwed) {
+		w.accuse("run %s ends with checkpoint %+v, want it owed: %t (I5)", r.key, after.Checkpoint, owes)
 	}
 }
 

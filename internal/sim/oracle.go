@@ -34,6 +34,9 @@ func (w *world) judge(a *actor, call string) {
 	w.watch()
 	w.judgeControl()
 	w.judgeThreads(a.name)
+	if call == "start capture" {
+		w.judgeBegin(a)
+	}
 	if a.kind == "plan" || a.looks {
 		if writes := a.p.Writes(); len(writes) > 0 {
 			w.accuse("%s writes although it may only look: %v (I13)", a.name, writes)
@@ -93,6 +96,7 @@ func (w *world) judgeRun(a *actor, call string, r *agentRun, before, after core.
 			w.accuse("%s closes run %s without a sentinel although it is frozen or tripped (I13)", a.name, r.key)
 		}
 		w.judgeEnd(r, before, after)
+		w.judgeOwing(r, after)
 	}
 }
 
