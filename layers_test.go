@@ -88,6 +88,11 @@ var layers = []layer{{
 	},
 	reason: "environment, protocols and concurrency have packages with tests",
 }, {
+	name:     "the sandbox's agent knows nothing of AWS",
+	packages: is("cmd/sandkeeper-agent"), deep: true,
+	refuse: func(imported, _ string) bool { return strings.HasPrefix(imported, "github.com/aws/") },
+	reason: "it is in every image, and needs only the URLs that it is given",
+}, {
 	name:     "nothing but functions and boot knows Lambda's runtime",
 	packages: func(path string) bool { return !below("functions")(path) && path != "internal/boot" },
 	refuse: func(imported, _ string) bool {
