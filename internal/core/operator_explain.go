@@ -123,6 +123,13 @@ func evidenceOf(k Known, now Millis) []Point {
 	add(k.Note.DeadSince != 0, Point{What: "dead-" + string(k.Note.DeadAs), Says: "a probe saw no process that could still end its journal", At: k.Note.DeadSince})
 	add(k.Note.Missing != 0, Point{What: "task-missing", Says: "ECS has not known its task since then", At: k.Note.Missing})
 	add(k.Note.EndFailing != 0, Point{What: "end-failing", Says: "its end is tried, and its journal cannot be read", At: k.Note.EndFailing})
+	if c := r.Checkpoint; c.State != "" {
+		says := "its workspace's checkpoint is " + string(c.State)
+		if c.Why != "" {
+			says += ": " + c.Why
+		}
+		add(true, Point{What: "checkpoint", Says: says, At: c.FailedAt})
+	}
 	add(r.TaskStoppedAt != 0, Point{What: "hint", Says: "ECS told that its task stopped", At: r.TaskStoppedAt})
 	add(r.ExitedAt != 0, Point{What: "hint", Says: "its agent told that it has ended", At: r.ExitedAt})
 	return append(points, sandboxEvidence(k)...)
@@ -313,6 +320,7 @@ var advice = map[string]string{
 	"dead-gone-once":         "its wrapper is gone without an end line; a second look decides",
 	"dead-absent-once":       "it was claimed and no wrapper came; a second look decides",
 	"dead-never-once":        "nothing of it ever began; a second look decides",
+	ReasonAgentMissing:       "its image has no " + AgentName + ": it can be journaled and probed, and not captured",
 	"changed since the plan": "it is not as the plan had it: make a new plan",
 	"never-launched":         "it never had a task, and no launch is under way",
 	"launch-intent":          "its launch is under way",

@@ -475,14 +475,14 @@ func TestExplainTellsEveryStanding(t *testing.T) {
 func TestEvidenceHasAllThatIsKnown(t *testing.T) {
 	at := core.MillisOf(time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC))
 	e := core.Explain(core.Known{
-		Run:  core.Run{RunKey: key("x"), Status: core.Running, Row: core.RowDetached, TaskARN: "task", Instance: "I", Container: "agent", TaskStoppedAt: at},
+		Run:  core.Run{RunKey: key("x"), Status: core.Running, Row: core.RowDetached, TaskARN: "task", Instance: "I", Container: "agent", TaskStoppedAt: at, Checkpoint: core.RunCheckpoint{State: core.CheckpointLost, Why: core.ReasonAgentMissing}},
 		Note: core.Note{UnknownSince: at, Reason: core.ReasonExecRefused, Healing: core.Configuration, Count: 7, Missing: at, DeadSince: at, DeadAs: core.DeadGone, EndFailing: at},
 		Task: &core.Task{Life: core.TaskLives}, Row: &core.LedgerRow{State: core.LedgerRunning}, Sandbox: &core.Sandbox{Instance: "OTHER"},
 		Verdict: &core.RunReport{Outcome: core.Unknown, Reason: core.ReasonExecRefused},
 	}, at, core.DefaultLimits)
 	for what, says := range map[string]string{
 		"unknown": "7 probes could not tell", "verdict": "start tasks with enableExecuteCommand", "dead-gone": "no process", "task-missing": "has not known",
-		"end-failing": "cannot be read", "hint": "its task stopped", "task": "started without ECS Exec", "sandbox": "another instance", "ledger": "running",
+		"end-failing": "cannot be read", "checkpoint": "lost: agent-missing", "hint": "its task stopped", "task": "started without ECS Exec", "sandbox": "another instance", "ledger": "running",
 	} {
 		if !slices.ContainsFunc(e.Evidence, func(p core.Point) bool { return p.What == what && strings.Contains(p.Says, says) }) {
 			t.Errorf("no %s that says %q in %+v", what, says, e.Evidence)
