@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
 
+	"github.com/sandkeeper/sandkeeper/internal/engine"
 	"github.com/sandkeeper/sandkeeper/internal/localfargate"
 	"github.com/sandkeeper/sandkeeper/internal/localfargate/box"
 )
@@ -15,7 +17,6 @@ import (
 type localCommand struct {
 	Addr           string   `default:"127.0.0.1:0" help:"Loopback address to listen on."`
 	Dir            string   `type:"path" help:"Directory for the tasks' files, in tasks, which must not be there; a new one otherwise."`
-	Region         string   `default:"us-east-1" help:"Region in ARNs."`
 	Account        string   `default:"000000000000" help:"Account in ARNs."`
 	Cluster        []string `help:"Clusters that exist; without any, every name does."`
 	Isolation      string   `enum:",namespaces,user-namespaces,directory" default:"" help:"What separates tasks (namespaces, user-namespaces, directory); the best that works otherwise."`
@@ -34,9 +35,10 @@ type localReady struct {
 }
 
 // Run serves until ctx ends, then stops every task.
-func (c *localCommand) Run(ctx context.Context) error {
+func (c *localCommand) Run(ctx context.Context, g *globals) error {
+	region := cmp.Or(g.Region, engine.Region)
 	opts := localfargate.Options{
-		Addr: c.Addr, Dir: c.Dir, Region: c.Region, Account: c.Account, Clusters: c.Cluster,
+		Addr: c.Addr, Dir: c.Dir, Region: region, Account: c.Account, Clusters: c.Cluster,
 		Isolation: box.Isolation(c.Isolation), Visible: c.Visible,
 		Throttle: localfargate.Throttle{Off: c.Unthrottled},
 		Log:      slog.New(slog.NewJSONHandler(os.Stderr, nil)),
@@ -45,7 +47,7 @@ func (c *localCommand) Run(ctx context.Context) error {
 		opts.Habits = localfargate.QuickHabits()
 	}
 	if c.EventsEndpoint != "" {
-		sender, err := localfargate.NewSender(c.EventsEndpoint, c.Region, c.EventsBus)
+		sender, err := localfargate.NewSender(c.EventsEndpoint, region, c.EventsBus)
 		if err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -27,9 +28,13 @@ func TestMain(m *testing.M) {
 	localfargate.MaybeInit()
 	if os.Getenv(asMain) != "" {
 		main()
-		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if err := uninstall(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 // startLocal runs "sandkeeper local" as a process of its own.

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/sandkeeper/sandkeeper/internal/console"
+)
+
+// completionCommand prints a script for a shell. The script asks this program for
+// the words, so that they are always those of its own grammar: the libraries that do
+// this for kong have had no release for years.
+type completionCommand struct {
+	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
+}
+
+// scripts are the completion scripts by shell.
+var scripts = map[string]string{
+	"bash": `_sandkeeper() {
+  local IFS=$'\n'
+  COMPREPLY=($(compgen -W "$(sandkeeper __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)" -- "${COMP_WORDS[COMP_CWORD]}"))
+}
+complete -o default -F _sandkeeper sandkeeper
+`,
+	"zsh": `#compdef sandkeeper
+_sandkeeper() {
+  local -a words_found
+  words_found=(${(f)"$(sandkeeper __complete "${(@)words[2,CURRENT]}" 2>/dev/null)"})
+  if (( ${#words_found} )); then compadd -a words_found; else _files; fi
+}
+compdef _sandkeeper sandkeeper
+`,
+	"fish": `function __sandkeeper_words
+  set -l words (commandline -opc) (commandline -ct)
+  sandkeeper __complete $words[2..-1] 2>/dev/null
+end
+complete -c sandkeeper -f -a '(__sandkeeper_words)'
+`,
+}
+
+// Run prints the script.
+func (c *completionCommand) Run(out *console.Console) error {
+	if _, err := io.WriteString(out.Out, scripts[c.Shell]); err != nil {
+		return fmt.Errorf("print completion: %w", err)
+	}
+	return nil
+}
+
+// completeCommand answers a completion script: the words so far, the last of them
+// not ended yet.
+type completeCommand struct {
+	Words []string `arg:"" optional:""`
+}
+
+// Run prints what the last word may become, one a line.
+func (c *completeCommand) Run(ctx context.Context, out *console.Console) error {
+	var grammar commands
+	k, err := parser(ctx, &grammar, out)
+	if err != nil {
+		return err
+	}
+	last := ""
+	if n := len(c.Words); n > 0 {
+		last, c.Words = c.Words[n-1], c.Words[:n-1]
+	}
+	for _, word := range complete(k.Model.Node, c.Words, last) {
+		fmt.Fprintln(out.Out, word)
+	}
+	return nil
+}
+
+// complete walks the grammar along the words and returns those that may follow and
+// begin as last does.
+func complete(node *kong.Node, words []string, last string) []string {
+	flags := flagsOf(nil, node)
+	arguments, open := 0, (*kong.Flag)(nil) // a flag whose value is to come
+	for _, word := range words {
+		child := childOf(node, word)
+		switch {
+		case open != nil:
+			open = nil
+		case strings.HasPrefix(word, "-"):
+			if f := flags[word]; f != nil && !f.IsBool() {
+				open = f
+			}
+		case child != nil:
+			node, arguments = child, 0
+			flags = flagsOf(flags, node)
+		default:
+			arguments++
+		}
+	}
+	var found []string
+	switch {
+	case open != nil:
+		found = enumOf(open.Value)
+	case strings.HasPrefix(last, "-"):
+		found = slices.Collect(maps.Keys(flags))
+	default:
+		for _, child := range node.Children {
+			if !child.Hidden {
+				found = append(found, child.Name)
+			}
+		}
+		if arguments < len(node.Positional) {
+			found = append(found, enumOf(node.Positional[arguments])...)
+		}
+	}
+	found = slices.DeleteFunc(found, func(word string) bool { return word == "" || !strings.HasPrefix(word, last) })
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+func childOf(node *kong.Node, name string) *kong.Node {
+	for _, child := range node.Children {
+		if child.Name == name {
+			return child
+		}
+	}
+	return nil
+}
+
+// flagsOf adds a node's flags to those of the nodes before it.
+func flagsOf(before map[string]*kong.Flag, node *kong.Node) map[string]*kong.Flag {
+	flags := maps.Clone(before)
+	if flags == nil {
+		flags = map[string]*kong.Flag{}
+	}
+	for _, f := range node.Flags {
+		if !f.Hidden {
+			flags["--"+f.Name] = f
+		}
+	}
+	return flags
+}
+
+func enumOf(v *kong.Value) []string {
+	if v.Enum == "" {
+		return nil
+	}
+	return v.EnumSlice()
+}

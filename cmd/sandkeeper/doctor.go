@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/smithy-go"
+
+	"github.com/sandkeeper/sandkeeper/internal/console"
+)
+
+// doctorCommand checks an installation from outside.
+type doctorCommand struct {
+	Sandboxes int  `default:"3" help:"Ask this many living sandboxes by ECS Exec; 0 asks none." placeholder:"N"`
+	Strict    bool `help:"Exit with 5 for warnings too."`
+}
+
+// The states of a check.
+const (
+	stateOK      = "ok"
+	stateWarn    = "warn"    // it works, and is not as it should be
+	stateFail    = "fail"    // it does not work
+	stateUnknown = "unknown" // it could not be found out
+)
+
+// checked is what one check found.
+type checked struct {
+	Check string `json:"check"`
+	State string `json:"state"`
+	Says  string `json:"says"`
+	Cure  string `json:"cure,omitempty"`
+}
+
+// doctor is one examination.
+type doctor struct {
+	in      *installation
+	command *doctorCommand
+	found   []checked
+	check   string // the one under way
+}
+
+func (d *doctor) ok(format string, args ...any) { d.add(stateOK, "", format, args...) }
+
+func (d *doctor) warn(cure, format string, args ...any) { d.add(stateWarn, cure, format, args...) }
+
+func (d *doctor) fail(cure, format string, args ...any) { d.add(stateFail, cure, format, args...) }
+
+func (d *doctor) add(state, cure, format string, args ...any) {
+	d.found = append(d.found, checked{d.check, state, fmt.Sprintf(format, args...), cure})
+}
+
+// unknown is a check that got no answer.
+func (d *doctor) unknown(err error) {
+	cure := "ask again; it may pass"
+	if api, ok := errors.AsType[smithy.APIError](err); ok && slices.Contains(denied, api.ErrorCode()) {
+		cure = "let the caller do what the error names, or ask somebody who may"
+	}
+	if api, ok := errors.AsType[smithy.APIError](err); ok && slices.Contains(unserved, api.ErrorCode()) {
+		cure = "this endpoint does not serve it"
+	}
+	d.add(stateUnknown, cure, "%v", err)
+}
+
+// The codes by which services say that the caller may not, or that they do not know
+// what was asked.
+var (
+	denied   = []string{"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AuthorizationError"}
+	unserved = []string{"InvalidAction", "UnknownOperationException", "NotImplemented", "NotImplementedException", "UnsupportedOperation"}
+)
+
+// checks are all of them, in the order in which they explain one another.
+var checks = []struct {
+	name string
+	do   func(d *doctor, ctx context.Context)
+}{
+	{"identity", (*doctor).identity},
+	{"endpoints", (*doctor).endpoints},
+	{"stack", (*doctor).stack},
+	{"settings", (*doctor).settings},
+	{"tables", (*doctor).tables},
+	{"bucket", (*doctor).bucket},
+	{"functions", (*doctor).functions},
+	{"sources", (*doctor).sources},
+	{"schedules", (*doctor).schedules},
+	{"queues", (*doctor).queues},
+	{"versions", (*doctor).versions},
+	{"permissions", (*doctor).permissions},
+	{"quotas", (*doctor).quotas},
+	{"definition", (*doctor).definition},
+	{"tasks", (*doctor).tasks},
+	{"sandboxes", (*doctor).sandboxes},
+}
+
+// checkWithin bounds one check.
+const checkWithin = time.Minute
+
+// Run prints what every check found, and exits with 5 where one fails.
+func (c *doctorCommand) Run(ctx context.Context, in *installation, out *console.Console) error {
+	if c.Sandboxes < 0 {
+		return badInput("sandboxes: want a number from 0 on, got %d", c.Sandboxes)
+	}
+	d := &doctor{in: in, command: c}
+	for i, check := range checks {
+		out.Progress("%d of %d: %s", i+1, len(checks), check.name)
+		d.check = check.name
+		bounded, cancel := context.WithTimeout(ctx, checkWithin)
+		check.do(d, bounded)
+		cancel()
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	out.Done()
+	return d.report(out)
+}
+
+func (d *doctor) report(out *console.Console) error {
+	counted := map[string]int{stateOK: 0, stateWarn: 0, stateFail: 0, stateUnknown: 0}
+	for _, f := range d.found {
+		counted[f.State]++
+	}
+	err := out.Print(map[string]any{"version": version(), "counts": counted, "checks": d.found}, func(w *console.Writer) {
+		var rows [][]string
+		for _, f := range d.found {
+			rows = append(rows, []string{f.State, f.Check, f.Says, f.Cure})
+		}
+		w.Table([]string{"STATE", "CHECK", "FOUND", "CURE"}, rows, "")
+		w.Line("%d ok, %d warnings, %d failures, %d unknown", counted[stateOK], counted[stateWarn], counted[stateFail], counted[stateUnknown])
+	})
+	bad := counted[stateFail]
+	if d.command.Strict {
+		bad += counted[stateWarn]
+	}
+	if err == nil && bad > 0 {
+		err = &findingsError{bad}
+	}
+	return err
+}
+
+// endpoints tells where the services are, and whether all of them are in one place.
+func (d *doctor) endpoints(context.Context) {
+	here, elsewhere := endpointsOf(d.in.globals)
+	switch {
+	case len(here)+len(elsewhere) == 0:
+		d.ok("AWS's own, in %s", d.in.cfg.Region)
+	case len(here) > 0 && len(elsewhere) > 0:
+		d.fail("unset the variables of one of them, or say --local", "some are this machine and some are not: %s", strings.Join(slices.Concat(here, elsewhere), ", "))
+	default:
+		d.ok("%s", strings.Join(slices.Concat(here, elsewhere), ", "))
+	}
+}
+
+// skewText words a difference of clocks.
+func skewText(skew time.Duration) string {
+	return strconv.FormatFloat(skew.Seconds(), 'f', 1, 64) + " s"
+}

@@ -1,0 +1,337 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/ecs"
+	ecstypes "github.com/aws/aws-sdk-go-v2/service/ecs/types"
+	"github.com/aws/aws-sdk-go-v2/service/iam"
+	iamtypes "github.com/aws/aws-sdk-go-v2/service/iam/types"
+	"github.com/aws/aws-sdk-go-v2/service/lambda"
+	"github.com/aws/aws-sdk-go-v2/service/servicequotas"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	sqstypes "github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/ecsexec"
+	"github.com/sandkeeper/sandkeeper/internal/names"
+)
+
+// need is what a function must be allowed to do, on what.
+type need struct {
+	function names.Function
+	actions  []string
+	resource func(a arns) string
+	context  map[string]string // condition keys that the request carries
+}
+
+// arns are the names by which IAM knows the installation's things.
+type arns struct {
+	runs, sandboxes, checkpoints, bucket, jobs, shards, probe, checkpoint, cluster, task string
+}
+
+// needs are what the functions do all the time; one of them missing leaks quietly.
+var needs = []need{
+	{names.Reap, []string{"dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem"}, func(a arns) string { return a.runs }, nil},
+	{names.Reap, []string{"dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem"}, func(a arns) string { return a.sandboxes }, nil},
+	{names.Reap, []string{"dynamodb:Query"}, func(a arns) string { return a.runs + "/index/" + names.DetachedIndex.Name }, nil},
+	{names.Reap, []string{"dynamodb:Query"}, func(a arns) string { return a.runs + "/index/" + names.DueIndex.Name }, nil},
+	{names.Reap, []string{"dynamodb:Query"}, func(a arns) string { return a.sandboxes + "/index/" + names.SandboxesDueIndex.Name }, nil},
+	{names.Reap, []string{"s3:GetObject", "s3:PutObject"}, func(a arns) string { return a.bucket + "/t/" + names.LogsPrefix + "/r/piece" }, nil},
+	{names.Reap, []string{"ecs:DescribeTasks"}, func(a arns) string { return a.task }, nil},
+	{names.Reap, []string{"ecs:ListTasks"}, func(arns) string { return "*" }, map[string]string{"ecs:cluster": "cluster"}},
+	{names.Reap, []string{"lambda:InvokeFunction"}, func(a arns) string { return a.probe }, nil},
+	{names.Reap, []string{"sqs:SendMessage"}, func(a arns) string { return a.jobs }, nil},
+	{names.Reap, []string{"sqs:ReceiveMessage", "sqs:DeleteMessage"}, func(a arns) string { return a.shards }, nil},
+	{names.Probe, []string{"dynamodb:GetItem"}, func(a arns) string { return a.sandboxes }, nil},
+	{names.Probe, []string{"ecs:ExecuteCommand"}, func(a arns) string { return a.task }, nil},
+	{names.Reclaim, []string{"dynamodb:GetItem", "dynamodb:UpdateItem"}, func(a arns) string { return a.runs }, nil},
+	{names.Reclaim, []string{"dynamodb:GetItem", "dynamodb:UpdateItem"}, func(a arns) string { return a.sandboxes }, nil},
+	{names.Reclaim, []string{"ecs:DescribeTasks", "ecs:StopTask"}, func(a arns) string { return a.task }, nil},
+	{names.Reclaim, []string{"sqs:ReceiveMessage", "sqs:DeleteMessage"}, func(a arns) string { return a.jobs }, nil},
+	{names.Reclaim, []string{"lambda:InvokeFunction"}, func(a arns) string { return a.checkpoint }, nil},
+	{names.Reclaim, []string{"dynamodb:GetItem", "dynamodb:UpdateItem"}, func(a arns) string { return a.checkpoints }, nil},
+	{names.Checkpoint, []string{"dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:Query"}, func(a arns) string { return a.checkpoints }, nil},
+	{names.Checkpoint, []string{"s3:GetObject", "s3:PutObject"}, func(a arns) string { return a.bucket + "/t/" + names.ThreadsPrefix + "/t/packs/p" }, nil},
+	{names.Checkpoint, []string{"ecs:ExecuteCommand"}, func(a arns) string { return a.task }, nil},
+	{names.Checkpoint, []string{"sqs:SendMessage"}, func(a arns) string { return a.jobs }, nil},
+}
+
+// permissions has IAM simulate what the functions do. Where there is no simulation it
+// is unknown, never fine.
+func (d *doctor) permissions(ctx context.Context) {
+	a, err := d.arns(ctx)
+	if err != nil {
+		d.unknown(err)
+		return
+	}
+	client := iam.NewFromConfig(d.in.cfg)
+	for _, f := range names.Functions {
+		role, err := d.role(ctx, d.in.out[functionOf(f)])
+		if err == nil {
+			err = d.simulate(ctx, client, f, role, a)
+		}
+		if err != nil {
+			d.unknown(fmt.Errorf("%s: %w", f, err))
+		}
+	}
+}
+
+func (d *doctor) role(ctx context.Context, function string) (string, error) {
+	c, err := d.in.lambda.GetFunctionConfiguration(ctx, &lambda.GetFunctionConfigurationInput{FunctionName: &function})
+	if err != nil {
+		return "", err
+	}
+	return aws.ToString(c.Role), nil
+}
+
+func (d *doctor) simulate(ctx context.Context, client *iam.Client, f names.Function, role string, a arns) error {
+	allowed := 0
+	for _, n := range needs {
+		if n.function != f {
+			continue
+		}
+		input := &iam.SimulatePrincipalPolicyInput{PolicySourceArn: &role, ActionNames: n.actions, ResourceArns: []string{n.resource(a)}}
+		for key := range n.context {
+			input.ContextEntries = append(input.ContextEntries, iamtypes.ContextEntry{
+				ContextKeyName: &key, ContextKeyType: iamtypes.ContextKeyTypeEnumString, ContextKeyValues: []string{a.cluster},
+			})
+		}
+		answer, err := client.SimulatePrincipalPolicy(ctx, input)
+		if err != nil {
+			return err
+		}
+		for _, r := range answer.EvaluationResults {
+			if r.EvalDecision == iamtypes.PolicyEvaluationDecisionTypeAllowed {
+				allowed++
+				continue
+			}
+			d.fail("deploy the stack; look for a permissions boundary or a service control policy that denies it",
+				"%s may not %s on %s: %s", f, aws.ToString(r.EvalActionName), n.resource(a), r.EvalDecision)
+		}
+	}
+	if allowed > 0 {
+		d.ok("%s: %d actions are allowed by simulation", f, allowed)
+	}
+	return nil
+}
+
+// arns asks for those names that the stack does not put out.
+func (d *doctor) arns(ctx context.Context) (arns, error) {
+	a := arns{bucket: "arn:" + partition(d.in.out[names.OutCluster]) + ":s3:::" + d.in.out[names.OutBucket], cluster: d.in.out[names.OutCluster]}
+	a.task = strings.Replace(a.cluster, ":cluster/", ":task/", 1) + "/0123456789abcdef0123456789abcdef"
+	db := dynamodb.NewFromConfig(d.in.cfg)
+	for output, to := range map[names.Output]*string{names.OutRunsTable: &a.runs, names.OutSandboxesTable: &a.sandboxes, names.OutCheckpoints: &a.checkpoints} {
+		answer, err := db.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: new(d.in.out[output])})
+		if err != nil {
+			return arns{}, err
+		}
+		*to = aws.ToString(answer.Table.TableArn)
+	}
+	for output, to := range map[names.Output]*string{names.OutReclaimQueue: &a.jobs, names.OutShardQueue: &a.shards} {
+		answer, err := d.in.queues.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
+			QueueUrl: new(d.in.out[output]), AttributeNames: []sqstypes.QueueAttributeName{sqstypes.QueueAttributeNameQueueArn},
+		})
+		if err != nil {
+			return arns{}, err
+		}
+		*to = answer.Attributes[string(sqstypes.QueueAttributeNameQueueArn)]
+	}
+	for output, to := range map[names.Output]*string{names.OutProbeFunction: &a.probe, names.OutCheckpoint: &a.checkpoint} {
+		c, err := d.in.lambda.GetFunctionConfiguration(ctx, &lambda.GetFunctionConfigurationInput{FunctionName: new(d.in.out[output])})
+		if err != nil {
+			return arns{}, err
+		}
+		*to = aws.ToString(c.FunctionArn)
+	}
+	return a, nil
+}
+
+// partition is the second part of an ARN.
+func partition(arn string) string {
+	parts := strings.SplitN(arn, ":", 3)
+	if len(parts) < 3 {
+		return "aws"
+	}
+	return parts[1]
+}
+
+// quota is a limit of the account that a fleet of sandboxes meets first.
+type quota struct {
+	service, code, what string
+	enough              float64
+}
+
+// The quotas by their codes in Service Quotas.
+var quotas = []quota{
+	{"fargate", "L-3032A538", "Fargate On-Demand vCPUs", 32},
+	{"lambda", "L-B99A9384", "concurrent Lambda executions", 100},
+}
+
+// quotas asks what the account may have at a time.
+func (d *doctor) quotas(ctx context.Context) {
+	client := servicequotas.NewFromConfig(d.in.cfg)
+	for _, q := range quotas {
+		answer, err := client.GetServiceQuota(ctx, &servicequotas.GetServiceQuotaInput{ServiceCode: &q.service, QuotaCode: &q.code})
+		switch {
+		case err != nil:
+			d.unknown(fmt.Errorf("%s (%s): %w", q.what, q.code, err))
+		case answer.Quota == nil || answer.Quota.Value == nil:
+			d.add(stateUnknown, "look at it in the console", "%s (%s): no value", q.what, q.code)
+		case *answer.Quota.Value < q.enough:
+			d.warn(fmt.Sprintf("aws service-quotas request-service-quota-increase --service-code %s --quota-code %s --desired-value …", q.service, q.code),
+				"%g %s: new accounts begin low", *answer.Quota.Value, q.what)
+		default:
+			d.ok("%g %s", *answer.Quota.Value, q.what)
+		}
+	}
+}
+
+// definition checks the sample task definition for what ECS Exec asks for.
+func (d *doctor) definition(ctx context.Context) {
+	name := d.in.out[names.OutTaskDefinition]
+	if name == "" {
+		d.ok("the stack has no sample task definition")
+		return
+	}
+	answer, err := d.in.ecs.DescribeTaskDefinition(ctx, &ecs.DescribeTaskDefinitionInput{TaskDefinition: &name})
+	if err != nil {
+		d.unknown(err)
+		return
+	}
+	wrong := wrongInDefinition(answer.TaskDefinition)
+	for _, w := range wrong {
+		d.fail("change the task definition, and start tasks from the new revision", "%s: %s", taskID(name), w)
+	}
+	if len(wrong) == 0 {
+		d.ok("%s is fit for ECS Exec", taskID(name))
+	}
+}
+
+func wrongInDefinition(def *ecstypes.TaskDefinition) []string {
+	var wrong []string
+	if aws.ToString(def.TaskRoleArn) == "" {
+		wrong = append(wrong, "it has no task role, so that its exec agent may not connect")
+	}
+	if def.PidMode == ecstypes.PidModeTask {
+		wrong = append(wrong, "its containers share a process namespace, which allows one exec session in all")
+	}
+	for _, c := range def.ContainerDefinitions {
+		if aws.ToBool(c.ReadonlyRootFilesystem) {
+			wrong = append(wrong, "container "+aws.ToString(c.Name)+" has a read-only root file system, in which no exec agent starts")
+		}
+		if c.LinuxParameters == nil || !aws.ToBool(c.LinuxParameters.InitProcessEnabled) {
+			wrong = append(wrong, "container "+aws.ToString(c.Name)+" has no init process, so that what ends in it stays as zombies")
+		}
+	}
+	return wrong
+}
+
+// tasks checks that the living tasks of this installation can be asked.
+func (d *doctor) tasks(ctx context.Context) {
+	cluster := d.in.out[names.OutCluster]
+	arns, err := d.in.tasks.Living(ctx, cluster)
+	if err != nil {
+		d.unknown(err)
+		return
+	}
+	ours, deaf := 0, 0
+	for batch := range slices.Chunk(arns, 100) {
+		tasks, err := d.in.tasks.Describe(ctx, cluster, batch)
+		if err != nil {
+			d.unknown(err)
+			return
+		}
+		for _, t := range tasks {
+			if !strings.HasPrefix(t.StartedBy, d.in.out[names.OutInstall]+"/") || t.Life != core.TaskLives {
+				continue
+			}
+			ours++
+			if says := deafness(t); says != "" {
+				deaf++
+				d.fail("start tasks with enableExecuteCommand, a task role with the four ssmmessages actions and a route to Systems Manager", "task %s: %s", taskID(t.ARN), says)
+			}
+		}
+	}
+	if deaf == 0 {
+		d.ok("%d living tasks, %d of them ours, each with ECS Exec", len(arns), ours)
+	}
+}
+
+// deafness says why a task cannot be asked, or nothing.
+func deafness(t core.Task) string {
+	now := core.MillisOf(time.Now())
+	if !t.ExecEnabled {
+		return core.Advice(core.ReasonExecRefused)
+	}
+	for container := range t.Agents {
+		for _, reason := range []string{core.ReasonExecRefused, core.ReasonNotConnected} {
+			if diagnosis := core.Diagnose(t, container, reason, core.Retry, now); !diagnosis.Gone && diagnosis.Reason == "agent-stopped" {
+				return "container " + container + ": " + core.Advice(diagnosis.Reason)
+			}
+		}
+	}
+	return ""
+}
+
+// looking is what a sandbox is asked: which of the tools that our scripts use it
+// lacks, and whether our agent is there.
+const looking = `for t in cat dd grep head mkdir od sed sleep stat tail tr wc; do command -v $t >/dev/null 2>&1 || echo "lacks $t"; done
+{ [ -x "${` + core.AgentVariable + `-}" ] || command -v ` + core.AgentName + ` >/dev/null 2>&1; } && echo agent
+echo asked`
+
+// sandboxes asks some living sandboxes by ECS Exec, one session each.
+func (d *doctor) sandboxes(ctx context.Context) {
+	if d.command.Sandboxes == 0 {
+		d.add(stateUnknown, "sandkeeper doctor --sandboxes 3", "none was asked")
+		return
+	}
+	runs, _, err := d.in.indexed(ctx)
+	if err != nil {
+		d.unknown(err)
+		return
+	}
+	byStart(runs)
+	exec, asked := ecsexec.New(d.in.cfg), 0
+	for _, r := range runs {
+		if r.TaskARN == "" || r.Status.Terminal() || asked == d.command.Sandboxes {
+			continue
+		}
+		asked++
+		answer, err := exec.Exec(ctx, core.ExecTarget{Cluster: r.Cluster, TaskARN: r.TaskARN, Container: r.Container}, looking, nil)
+		if err != nil {
+			d.unknown(fmt.Errorf("run %s: %w", r.RunKey, err))
+			continue
+		}
+		d.sandbox(r, strings.Fields(strings.ReplaceAll(string(answer.Stdout), "lacks ", "lacks-")))
+	}
+	if asked == 0 {
+		d.ok("no sandbox lives that could be asked")
+	}
+}
+
+// sandbox reads what a sandbox answered.
+func (d *doctor) sandbox(r core.Run, words []string) {
+	var lacks []string
+	for _, w := range words {
+		if tool, ok := strings.CutPrefix(w, "lacks-"); ok {
+			lacks = append(lacks, tool)
+		}
+	}
+	switch {
+	case !slices.Contains(words, "asked"):
+		d.add(stateUnknown, "ask again", "run %s: its answer is not whole", r.RunKey)
+	case len(lacks) > 0:
+		d.fail("put them into the image, or busybox", "run %s: its image lacks %s", r.RunKey, strings.Join(lacks, ", "))
+	case !slices.Contains(words, "agent"):
+		d.warn("put "+core.AgentName+" into the image; a plain shell journals and probes, and captures nothing", "run %s: its image has no %s", r.RunKey, core.AgentName)
+	default:
+		d.ok("run %s: it answers, and has %s", r.RunKey, core.AgentName)
+	}
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+var spanType = reflect.TypeFor[span]()
+
+// spanMapper reads 90m, 36h or 7d.
+type spanMapper struct{}
+
+// Decode reads one value.
+func (spanMapper) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("duration", &text); err != nil {
+		return err
+	}
+	d, err := parseSpan(text)
+	if err != nil {
+		return err
+	}
+	target.SetInt(int64(d))
+	return nil
+}
+
+const day = 24 * time.Hour
+
+func parseSpan(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		var n float64
+		n, err = strconv.ParseFloat(days, 64)
+		d = time.Duration(n * float64(day))
+	}
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("want a duration above zero like 90m, 36h or 7d, got %q", text)
+	}
+	return d, nil
+}
+
+// noTenant is the tenant of an installation that has only one.
+const noTenant = core.TenantID("-")
+
+// oneRun is the argument of a command about one run.
+type oneRun struct {
+	Run    string `arg:"" name:"run" help:"TENANT/RUN, or RUN alone where there are no tenants."`
+	Tenant string `help:"The tenant, where its id holds a slash; RUN is then the run's id alone." placeholder:"ID"`
+}
+
+// key is the run that is meant.
+func (o oneRun) key() (core.RunKey, error) {
+	k := parseRun(o.Tenant, o.Run)
+	if k.Tenant == "" || k.Run == "" {
+		return core.RunKey{}, badInput("run: want TENANT/RUN, or RUN alone, got %q", o.Run)
+	}
+	return k, nil
+}
+
+// parseRun reads TENANT/RUN. A run's id may hold slashes, so that the first one
+// counts.
+func parseRun(tenant, text string) core.RunKey {
+	if tenant != "" {
+		return core.RunKey{Tenant: core.TenantID(tenant), Run: core.RunID(text)}
+	}
+	before, after, found := strings.Cut(text, "/")
+	if !found {
+		return core.RunKey{Tenant: noTenant, Run: core.RunID(text)}
+	}
+	return core.RunKey{Tenant: core.TenantID(before), Run: core.RunID(after)}
+}
+
+// reason is why an operator does something. It is asked for, never made up.
+type reason struct {
+	Why whyText `required:"" help:"Why, for the record." placeholder:"TEXT"`
+}
+
+type whyText string
+
+// Validate refuses a reason that says nothing.
+func (w whyText) Validate() error {
+	if strings.TrimSpace(string(w)) == "" {
+		return fmt.Errorf("want a reason, got %q", string(w))
+	}
+	return nil
+}
+
+// rehearsal is the flag of a command that writes.
+type rehearsal struct {
+	DryRun bool `help:"Decide and answer by the same code, and write nothing."`
+}
+
+// sure is the flag of a command that asks first.
+type sure struct {
+	Yes bool `short:"y" help:"Do not ask."`
+}

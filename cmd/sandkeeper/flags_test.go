@@ -1,0 +1,213 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/console"
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+// TestBadInputIsOneClearErrorAndExitCode2 needs no installation: none of these gets
+// that far.
+func TestBadInputIsOneClearErrorAndExitCode2(t *testing.T) {
+	for name, row := range map[string]struct {
+		args []string
+		says string
+	}{
+		"no command":                   {nil, "expected one of"},
+		"a command that is none":       {[]string{"reap"}, "unexpected argument reap"},
+		"a flag that is none":          {[]string{"runs", "--colour"}, "unknown flag --colour"},
+		"a status that is none":        {[]string{"runs", "--status", "done"}, "must be one of"},
+		"a hold without a reason":      {[]string{"hold", "a/b", "--for", "1h"}, "missing flags: --why"},
+		"a hold with an empty reason":  {[]string{"hold", "a/b", "--for", "1h", "--why", "  "}, "want a reason"},
+		"a hold without a time":        {[]string{"hold", "a/b", "--why", "x"}, "--for"},
+		"a hold with two times":        {[]string{"hold", "a/b", "--why", "x", "--for", "1h", "--until", "2030-01-01T00:00:00Z"}, "can't be used together"},
+		"a duration without a unit":    {[]string{"hold", "a/b", "--why", "x", "--for", "12"}, "want a duration above zero"},
+		"a duration below zero":        {[]string{"extend", "a/b", "--why", "x", "--ttl=-1h"}, "want a duration above zero"},
+		"a time that is none":          {[]string{"hold", "a/b", "--why", "x", "--until", "tomorrow"}, "tomorrow"},
+		"a kill without a reason":      {[]string{"kill", "a/b"}, "missing flags: --why"},
+		"a freeze without a reason":    {[]string{"freeze"}, "missing flags: --why"},
+		"a thaw without a reason":      {[]string{"thaw"}, "missing flags: --why"},
+		"a release without a reason":   {[]string{"release", "a/b"}, "missing flags: --why"},
+		"a mode that is none":          {[]string{"mode", "off"}, "must be one of"},
+		"a queue that is none":         {[]string{"redrive", "--queue", "x"}, "must be one of"},
+		"a sum that is none":           {[]string{"cost", "--by", "week"}, "must be one of"},
+		"a shell that is none":         {[]string{"completion", "csh"}, "must be one of"},
+		"a run without an argument":    {[]string{"show"}, `expected "<run>"`},
+		"a position that is no number": {[]string{"logs", "a/b", "--from", "end"}, "end"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := tool(t, "", row.args...).wants(t, exitUsage)
+			if !strings.Contains(a.err, row.says) || a.out != "" {
+				t.Errorf("stdout %q, stderr %q, want it to say %q", a.out, a.err, row.says)
+			}
+			if n := strings.Count(a.err, "sandkeeper: error: "); n != 1 {
+				t.Errorf("%d errors in %q", n, a.err)
+			}
+		})
+	}
+}
+
+func TestLocalRefusesWhatIsNotThisMachine(t *testing.T) {
+	for name, row := range map[string]struct {
+		env  map[string]string
+		args []string
+		says string
+	}{
+		"a foreign endpoint by flag":        {nil, []string{"--endpoint-url", "https://dynamodb.example.test"}, "AWS_ENDPOINT_URL is not a loopback URL"},
+		"a foreign endpoint by environment": {map[string]string{"AWS_ENDPOINT_URL": "http://10.0.0.1:4566"}, nil, "AWS_ENDPOINT_URL is not a loopback URL"},
+		"one foreign service among others": {map[string]string{"AWS_ENDPOINT_URL": "http://127.0.0.1:4566", "AWS_ENDPOINT_URL_ECS": "https://ecs.example.test"}, nil,
+			"AWS_ENDPOINT_URL_ECS is not a loopback URL"},
+		"a name that may resolve to anything": {nil, []string{"--endpoint-url", "http://127.0.0.1.example.test"}, "not a loopback URL"},
+		"no endpoint at all":                  {nil, nil, "AWS_ENDPOINT_URL is not set"},
+		"a profile":                           {map[string]string{"AWS_ENDPOINT_URL": "http://127.0.0.1:4566"}, []string{"--profile", "prod"}, "AWS_PROFILE is set"},
+		"endpoints that are ignored": {map[string]string{"AWS_ENDPOINT_URL": "http://127.0.0.1:4566", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}, nil,
+			"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is set"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, variable := range []string{"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_ECS", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"} {
+				t.Setenv(variable, row.env[variable])
+			}
+			a := tool(t, "", append([]string{"--local", "runs"}, row.args...)...).wants(t, exitRefused)
+			if !strings.Contains(a.err, row.says) || a.out != "" {
+				t.Errorf("stdout %q, stderr %q, want it to say %q", a.out, a.err, row.says)
+			}
+		})
+	}
+}
+
+func TestErrorsAreJSONWhereThatIsAskedFor(t *testing.T) {
+	t.Setenv("AWS_ENDPOINT_URL", "")
+	a := tool(t, "", "runs", "--local", "--json").wants(t, exitRefused)
+	if a.out != "" || !strings.HasPrefix(a.err, `{"code":"refused","error":"refuse to run`) {
+		t.Errorf("stdout %q, stderr %q", a.out, a.err)
+	}
+}
+
+func TestHelpAndVersionExitWith0(t *testing.T) {
+	help := tool(t, "", "--help").wants(t, exitDone)
+	for _, command := range []string{"plan", "apply", "sweep", "runs", "show", "explain", "hold", "release", "extend", "kill", "freeze", "thaw", "mode",
+		"redrive", "audit", "logs", "cost", "doctor", "watch", "local", "demo", "completion"} {
+		if !strings.Contains(help.out, "\n  "+command) {
+			t.Errorf("--help does not list %s", command)
+		}
+	}
+	if strings.Contains(help.out, "__complete") || strings.Contains(help.out, "demo-agent") {
+		t.Error("--help lists what is for programs alone")
+	}
+	if a := tool(t, "", "--version").wants(t, exitDone); strings.TrimSpace(a.out) == "" {
+		t.Error("--version prints nothing")
+	}
+}
+
+func TestARunIsNamedByTenantAndRun(t *testing.T) {
+	for text, want := range map[string]core.RunKey{
+		"acme/run-1":           {Tenant: "acme", Run: "run-1"},
+		"run-1":                {Tenant: "-", Run: "run-1"},
+		"-/nightly/2026-11-30": {Tenant: "-", Run: "nightly/2026-11-30"},
+		"acme/nightly/11/30":   {Tenant: "acme", Run: "nightly/11/30"},
+	} {
+		if got, err := (oneRun{Run: text}).key(); err != nil || got != want {
+			t.Errorf("%s is %+v: %v, want %+v", text, got, err, want)
+		}
+	}
+	if got, err := (oneRun{Run: "x/y", Tenant: "a/b"}).key(); err != nil || got != (core.RunKey{Tenant: "a/b", Run: "x/y"}) {
+		t.Errorf("with --tenant: %+v: %v", got, err)
+	}
+	for _, text := range []string{"", "/", "/run", "tenant/"} {
+		if got, err := (oneRun{Run: text}).key(); err == nil || codeOf(err) != exitUsage {
+			t.Errorf("%q is %+v: %v, want a usage error", text, got, err)
+		}
+	}
+}
+
+func TestExitCodesTellWhatHappened(t *testing.T) {
+	for name, row := range map[string]struct {
+		err  error
+		want int
+	}{
+		"nothing":                {nil, exitDone},
+		"no such run":            {fmt.Errorf("read run a/b: %w", core.ErrNotFound), exitNotFound},
+		"a condition that fails": {fmt.Errorf("kill: %w", &core.RefusedError{Op: "cancel", Why: "terminal"}), exitRefused},
+		"too late":               {fmt.Errorf("hold: %w", core.ErrTooLate), exitRefused},
+		"nobody to ask":          {console.ErrNobody, exitRefused},
+		"a no":                   {console.ErrDeclined, exitRefused},
+		"findings":               {&findingsError{2}, exitFindings},
+		"bad input":              {badInput("x"), exitUsage},
+		"any other error":        {errors.New("broken"), exitFailed},
+	} {
+		if got := codeOf(row.err); got != row.want {
+			t.Errorf("%s: %d, want %d", name, got, row.want)
+		}
+	}
+}
+
+func TestSpansHaveDays(t *testing.T) {
+	for text, want := range map[string]time.Duration{"90m": 90 * time.Minute, "7d": 7 * day, "1.5d": 36 * time.Hour} {
+		if got, err := parseSpan(text); err != nil || got != want {
+			t.Errorf("%s is %s: %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "0s", "-1h", "d", "7", "7w"} {
+		if got, err := parseSpan(text); err == nil {
+			t.Errorf("%q is %s, want an error", text, got)
+		}
+	}
+}
+
+func TestCompletionKnowsTheGrammar(t *testing.T) {
+	for name, row := range map[string]struct {
+		words []string
+		want  []string
+		not   string
+	}{
+		"commands by their beginning": {[]string{"re"}, []string{"redrive", "release"}, "runs"},
+		"flags of a command":          {[]string{"hold", "--"}, []string{"--for", "--until", "--why", "--dry-run", "--json"}, "--yes"},
+		"values of a flag":            {[]string{"cost", "--by", ""}, []string{"run", "tenant", "thread"}, "--by"},
+		"values of an argument":       {[]string{"mode", ""}, []string{"enforce", "observe"}, ""},
+		"a command's own commands":    {[]string{"audit", "t"}, []string{"tasks", "trail"}, ""},
+		"behind a flag's value":       {[]string{"--region", "us-east-1", "ex"}, []string{"explain", "extend"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := strings.Fields(tool(t, "", append([]string{"__complete"}, row.words...)...).wants(t, exitDone).out)
+			for _, want := range row.want {
+				if !slices.Contains(got, want) {
+					t.Errorf("%q lacks %s", got, want)
+				}
+			}
+			if row.not != "" && slices.Contains(got, row.not) {
+				t.Errorf("%q has %s", got, row.not)
+			}
+		})
+	}
+}
+
+// TestBashCompletes runs the script in a real shell.
+func TestBashCompletes(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip(err)
+	}
+	script := tool(t, "", "completion", "bash").wants(t, exitDone).out
+	exe, err := filepath.Abs(testBinary(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.CommandContext(t.Context(), bash, "-c", script+`
+sandkeeper() { `+asMain+`=1 "$EXE" "$@"; }
+COMP_WORDS=(sandkeeper ex) COMP_CWORD=1
+_sandkeeper
+printf '%s\n' "${COMPREPLY[@]}"`)
+	command.Env = append(command.Environ(), "EXE="+exe)
+	out, err := command.CombinedOutput()
+	if got := strings.Fields(string(out)); err != nil || !slices.Equal(got, []string{"explain", "extend"}) {
+		t.Errorf("got %q: %v", out, err)
+	}
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/console"
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+// logsCommand prints a transcript.
+type logsCommand struct {
+	oneRun
+	Follow bool  `short:"f" help:"Go on until the run has ended."`
+	From   int64 `default:"0" help:"Begin at this byte of the journal." placeholder:"BYTE"`
+	Live   bool  `help:"Read what is not saved yet in the sandbox itself; each look is an exec session."`
+	Every  span  `default:"2s" help:"How often to look, with --follow." placeholder:"DURATION"`
+}
+
+// pieceView is a line of the JSON: a piece by its bytes' positions in the journal.
+type pieceView struct {
+	From    int64  `json:"from"`
+	End     int64  `json:"end"`
+	Data    []byte `json:"data,omitempty"` // base64
+	Omitted bool   `json:"omitted,omitempty"`
+	Live    bool   `json:"live,omitempty"` // read in the sandbox, not saved yet
+}
+
+// Run prints the log from a byte position on. Positions are the journal's, so that an
+// interrupted reader goes on where it was.
+func (c *logsCommand) Run(ctx context.Context, in *installation, out *console.Console) error {
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
+	if c.From < 0 {
+		return badInput("from: want a byte position from 0 on, got %d", c.From)
+	}
+	t := &tail{in: in, key: key, at: c.From, live: c.Live, print: func(p pieceView) error { return printPiece(out, p) }}
+	for {
+		ended, err := t.step(ctx)
+		switch {
+		case ctx.Err() != nil:
+			out.Note("go on with: sandkeeper logs %s --from %d", key, t.at)
+			return ctx.Err()
+		case err != nil:
+			return err
+		case ended || !c.Follow:
+			return t.trouble(out)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(c.Every.duration()):
+		}
+	}
+}
+
+// printPiece writes a piece: its exact bytes, unless a terminal would obey them.
+func printPiece(out *console.Console, p pieceView) error {
+	var err error
+	switch {
+	case out.JSON:
+		err = json.NewEncoder(out.Out).Encode(p)
+	case p.Omitted:
+		out.Note("bytes %d to %d were too many to keep", p.From, p.End)
+	case out.OutTerminal:
+		_, err = fmt.Fprint(out.Out, console.CleanLines(string(p.Data)))
+	default:
+		_, err = out.Out.Write(p.Data)
+	}
+	if err != nil {
+		return fmt.Errorf("print log: %w", err)
+	}
+	return nil
+}
+
+// tail reads a transcript by byte position, step by step.
+type tail struct {
+	in    *installation
+	key   core.RunKey
+	at    int64
+	live  bool
+	print func(pieceView) error
+
+	last []byte // the bytes before at that a sandbox gave
+	err  error  // why the sandbox could not be asked, the last time
+}
+
+// step prints what there is now. ended says that nothing more will come.
+func (t *tail) step(ctx context.Context) (ended bool, err error) {
+	// The record first: what it says is saved is there to read.
+	r, err := t.in.runs.Run(ctx, t.key)
+	if err != nil {
+		return false, err
+	}
+	for piece, err := range core.ReadLogFrom(ctx, t.in.runs, t.in.blobs, t.key, t.at) {
+		if err != nil {
+			return false, err
+		}
+		t.at, t.last = piece.End, piece.Data
+		if err := t.print(pieceView{From: piece.From, End: piece.End, Data: piece.Data, Omitted: piece.Omitted}); err != nil {
+			return false, err
+		}
+	}
+	if r.Status.Terminal() {
+		return true, nil
+	}
+	if !t.live || r.TaskARN == "" {
+		return false, nil
+	}
+	return t.look(ctx, r)
+}
+
+// look reads on in the sandbox, up to the journal's end. A sandbox that cannot be
+// asked now is asked again at the next step.
+func (t *tail) look(ctx context.Context, r core.Run) (ended bool, err error) {
+	for {
+		page, err := t.in.probe.Page(ctx, core.PageRequest{RunKey: r.RunKey, Target: core.ExecTarget{
+			Cluster: r.Cluster, TaskARN: r.TaskARN, Container: r.Container,
+		}, Nonce: r.Nonce, From: t.at, Last: t.before(r)})
+		if t.err = err; err != nil {
+			return false, ctx.Err()
+		}
+		if n := int64(len(page.Data)); n > 0 {
+			if err := t.print(pieceView{From: t.at, End: t.at + n, Data: page.Data, Live: true}); err != nil {
+				return false, err
+			}
+			t.at, t.last = t.at+n, page.Data
+		}
+		if page.Exit != nil {
+			return true, nil
+		}
+		if page.End || len(page.Data) == 0 {
+			return false, nil
+		}
+	}
+}
+
+// before are the journal's bytes before the position, as far as they are known.
+func (t *tail) before(r core.Run) []byte {
+	known := t.last
+	if t.at == r.LogEnd {
+		known = r.LogTail
+	}
+	return known[max(0, len(known)-core.JournalOverlap):]
+}
+
+// trouble says why the sandbox could not be asked, where that was the last word.
+func (t *tail) trouble(out *console.Console) error {
+	if t.err == nil {
+		return nil
+	}
+	if failure, ok := errors.AsType[*core.ProbeFailure](t.err); ok {
+		out.Note("the sandbox could not be asked: %s: %s", failure.Reason, core.Advice(failure.Reason))
+		return nil
+	}
+	return t.err
+}

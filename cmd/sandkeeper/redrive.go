@@ -1,0 +1,264 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/sandkeeper/sandkeeper/internal/console"
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/names"
+	"github.com/sandkeeper/sandkeeper/internal/sqsout"
+)
+
+// redriveCommand brings dead letters back.
+type redriveCommand struct {
+	Queue string `enum:"reclaim,shards" default:"reclaim" help:"Whose dead letters: reclaim or shards."`
+	sure
+	rehearsal
+}
+
+// letter is one dead letter and what became of it.
+type letter struct {
+	ID       string `json:"messageId"`
+	State    string `json:"state"`
+	Why      string `json:"why"`
+	Body     string `json:"body"`
+	SentAt   stamp  `json:"sentAt,omitzero"`
+	Received int    `json:"received"` // how often it was handed out in all
+
+	receipt string
+}
+
+// What becomes of a dead letter.
+const (
+	letterSent    = "sent"    // to its queue again, and removed here
+	letterSettled = "settled" // nothing of it is owed any more: removed
+	letterInvalid = "invalid" // not what the functions write: left
+	letterFailed  = "failed"  // could not be checked, sent or removed: left
+)
+
+// Dead letters stay out of others' hands for lettersHidden while they are looked at.
+// lettersMost bounds one redrive.
+const (
+	lettersHidden = 120
+	lettersMost   = 10_000
+)
+
+// Run receives every letter, checks it against its format and the records, sends
+// what is still owed, and removes what was sent or is settled. In this order: a crash
+// between leaves a letter twice, never not at all.
+func (c *redriveCommand) Run(ctx context.Context, in *installation, out *console.Console) error {
+	r := redrive{in: in, out: out, dry: c.DryRun}
+	r.wire(c.Queue)
+	waiting, err := r.waiting(ctx)
+	if err != nil {
+		return err
+	}
+	// The number is SQS's guess: none is no reason not to ask.
+	if !c.DryRun && !c.Yes {
+		if err := out.Confirm(fmt.Sprintf("check about %d dead letters, and send what is still owed?", waiting)); err != nil {
+			return err
+		}
+	}
+	letters, err := r.all(ctx, waiting)
+	if err != nil {
+		return err
+	}
+	counted := map[string]int{letterSent: 0, letterSettled: 0, letterInvalid: 0, letterFailed: 0}
+	for _, l := range letters {
+		counted[l.State]++
+	}
+	if err := out.Print(map[string]any{"dryRun": c.DryRun, "counts": counted, "letters": letters}, func(w *console.Writer) {
+		printLetters(w, letters, c.DryRun)
+	}); err != nil {
+		return err
+	}
+	if left := counted[letterInvalid] + counted[letterFailed]; left > 0 {
+		return &findingsError{left}
+	}
+	return nil
+}
+
+func printLetters(w *console.Writer, letters []letter, dry bool) {
+	var rows [][]string
+	for _, l := range letters {
+		rows = append(rows, []string{l.ID, l.State, l.Why, strconv.Itoa(l.Received), l.Body})
+	}
+	w.Table([]string{"MESSAGE", "STATE", "WHY", "RECEIVED", "BODY"}, rows, "no dead letters")
+	if dry && len(rows) > 0 {
+		w.Line("dry run: every letter is where it was")
+	}
+}
+
+// redrive is one redrive under way.
+type redrive struct {
+	in   *installation
+	out  *console.Console
+	dry  bool
+	dead string // URL of the dead-letter queue
+	// check says what a letter is: sent stands for one that is to be sent.
+	check func(ctx context.Context, body string) (state, why string)
+	send  func(ctx context.Context, body string) error
+}
+
+// wire chooses the queue.
+func (r *redrive) wire(queue string) {
+	if queue == "shards" {
+		shards := sqsout.NewShards(r.in.queues, r.in.out[names.OutShardQueue])
+		r.dead = r.in.out[names.OutShardDead]
+		r.check = func(_ context.Context, body string) (string, string) {
+			if _, err := sqsout.DecodeShards(body); err != nil {
+				return letterInvalid, err.Error()
+			}
+			return letterSent, "a shard to sweep"
+		}
+		r.send = func(ctx context.Context, body string) error {
+			request, err := sqsout.DecodeShards(body)
+			if err != nil {
+				return err
+			}
+			return shards.SendShards(ctx, request.Shards)
+		}
+		return
+	}
+	jobs := sqsout.New(r.in.queues, r.in.out[names.OutReclaimQueue])
+	debts := core.Debts{Runs: r.in.runs, Sandboxes: r.in.boxes, Ledger: r.in.boxes}
+	r.dead = r.in.out[names.OutDeadLetterQueue]
+	r.check = func(ctx context.Context, body string) (string, string) { return checkJob(ctx, debts, body) }
+	r.send = func(ctx context.Context, body string) error {
+		job, err := sqsout.Decode(body)
+		if err != nil {
+			return err
+		}
+		return jobs.Send(ctx, []core.ReclaimJob{job})
+	}
+}
+
+// checkJob reads a reclaim message and asks the records whether it is still owed.
+func checkJob(ctx context.Context, debts core.Debts, body string) (state, why string) {
+	job, err := sqsout.Decode(body)
+	if err != nil {
+		return letterInvalid, err.Error()
+	}
+	owed, why, err := debts.Owed(ctx, job)
+	switch {
+	case err != nil:
+		return letterFailed, err.Error()
+	case !owed:
+		return letterSettled, why
+	}
+	return letterSent, why
+}
+
+// waiting is about how many letters there are.
+func (r *redrive) waiting(ctx context.Context) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	return depth(ctx, r.in.queues, r.dead)
+}
+
+// depth is about how many messages a queue holds.
+func depth(ctx context.Context, queues *sqs.Client, url string) (int, error) {
+	name := types.QueueAttributeNameApproximateNumberOfMessages
+	answer, err := queues.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{QueueUrl: &url, AttributeNames: []types.QueueAttributeName{name}})
+	if err != nil {
+		return 0, fmt.Errorf("read depth of %s: %w", url, err)
+	}
+	n, err := strconv.Atoi(answer.Attributes[string(name)])
+	if err != nil {
+		return 0, fmt.Errorf("read depth of %s: %w", url, err)
+	}
+	return n, nil
+}
+
+// all goes through the queue once. What stays is handed back at the end: until then
+// it is hidden, so that nothing is met twice.
+func (r *redrive) all(ctx context.Context, waiting int) ([]letter, error) {
+	letters, seen := []letter{}, map[string]bool{}
+	defer r.out.Done()
+	defer func() { r.handBack(context.WithoutCancel(ctx), letters) }()
+	for empty := 0; empty < 2 && len(letters) < lettersMost; {
+		batch, err := r.receive(ctx)
+		if err != nil {
+			return nil, err
+		}
+		fresh := 0
+		for _, l := range batch {
+			if seen[l.ID] {
+				continue
+			}
+			fresh++
+			seen[l.ID] = true
+			letters = append(letters, r.one(ctx, l))
+		}
+		// A queue may answer with nothing although it holds something.
+		if empty++; fresh > 0 {
+			empty = 0
+		}
+		r.out.Progress("%d of about %d letters", len(letters), waiting)
+	}
+	return letters, nil
+}
+
+func (r *redrive) receive(ctx context.Context) ([]letter, error) {
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	answer, err := r.in.queues.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
+		QueueUrl: &r.dead, MaxNumberOfMessages: 10, VisibilityTimeout: lettersHidden, WaitTimeSeconds: 1,
+		MessageSystemAttributeNames: []types.MessageSystemAttributeName{
+			types.MessageSystemAttributeNameSentTimestamp, types.MessageSystemAttributeNameApproximateReceiveCount,
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("receive from %s: %w", r.dead, err)
+	}
+	var letters []letter
+	for _, m := range answer.Messages {
+		sent, _ := strconv.ParseInt(m.Attributes["SentTimestamp"], 10, 64) // for people alone
+		received, _ := strconv.Atoi(m.Attributes["ApproximateReceiveCount"])
+		letters = append(letters, letter{
+			ID: aws.ToString(m.MessageId), Body: aws.ToString(m.Body), SentAt: stamp(sent), Received: received, receipt: aws.ToString(m.ReceiptHandle),
+		})
+	}
+	return letters, nil
+}
+
+// one does what is to be done with a letter.
+func (r *redrive) one(ctx context.Context, l letter) letter {
+	l.State, l.Why = r.check(ctx, l.Body)
+	if r.dry {
+		return l
+	}
+	if l.State == letterSent {
+		if err := r.send(ctx, l.Body); err != nil {
+			l.State, l.Why = letterFailed, err.Error()
+		}
+	}
+	if l.State == letterSent || l.State == letterSettled {
+		if _, err := r.in.queues.DeleteMessage(ctx, &sqs.DeleteMessageInput{QueueUrl: &r.dead, ReceiptHandle: &l.receipt}); err != nil {
+			l.State, l.Why = letterFailed, "remove it: "+err.Error()
+		}
+	}
+	return l
+}
+
+// handBack makes what stays visible at once.
+func (r *redrive) handBack(ctx context.Context, letters []letter) {
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	for _, l := range letters {
+		if !r.dry && l.State != letterInvalid && l.State != letterFailed {
+			continue
+		}
+		if _, err := r.in.queues.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{
+			QueueUrl: &r.dead, ReceiptHandle: &l.receipt, VisibilityTimeout: 0,
+		}); err != nil {
+			r.out.Note("message %s stays hidden for %d s: %v", l.ID, lettersHidden, err)
+		}
+	}
+}

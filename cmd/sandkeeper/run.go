@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/sandkeeper/sandkeeper/internal/console"
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+// globals are the flags of every command.
+type globals struct {
+	JSON        bool              `help:"Print one JSON document."`
+	Profile     string            `help:"Profile of the AWS configuration." placeholder:"NAME"`
+	Region      string            `help:"AWS Region." placeholder:"REGION"`
+	Stack       string            `help:"Name of the stack." default:"sandkeeper" env:"SANDKEEPER_STACK" placeholder:"NAME"`
+	Output      map[string]string `help:"An output of the stack, instead of asking CloudFormation for it." env:"SANDKEEPER_OUTPUTS" mapsep:"," placeholder:"KEY=VALUE"`
+	EndpointURL string            `name:"endpoint-url" help:"Endpoint of the services for which no AWS_ENDPOINT_URL_<SERVICE> is set." placeholder:"URL"`
+	Local       bool              `name:"local" help:"Refuse every endpoint but this machine, and use credentials that are nobody's." env:"SANDKEEPER_LOCAL"`
+	As          string            `help:"Who acts, for the record; the caller's AWS identity otherwise." env:"SANDKEEPER_AS" placeholder:"NAME"`
+
+	Version versionFlag `help:"Print the version and exit."`
+}
+
+// versionFlag prints what the binary was built from.
+type versionFlag bool
+
+// BeforeReset prints and exits before any command is asked for.
+func (versionFlag) BeforeReset(k *kong.Kong, out *console.Console) error {
+	fmt.Fprintln(out.Out, version())
+	k.Exit(exitDone)
+	return nil
+}
+
+// version is the module's version and the commit, where the build knows them.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	var text strings.Builder
+	text.WriteString(info.Main.Version)
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			text.WriteString(" " + s.Value)
+		}
+	}
+	return text.String()
+}
+
+// The exit codes of every command.
+const (
+	exitDone        = 0
+	exitFailed      = 1   // a call failed, or what was done did not come out well
+	exitUsage       = 2   // the command line, or a file that it names, is not as expected
+	exitNotFound    = 3   // no such run, or no such stack
+	exitRefused     = 4   // a condition does not hold, a guard refused, nobody said yes
+	exitFindings    = 5   // audit or doctor found something
+	exitInterrupted = 130 // Ctrl-C
+)
+
+// usageError is bad input: what was expected, and what came.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+
+func badInput(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
+
+// refusedError is a thing that this tool does not do as matters stand.
+type refusedError struct{ text string }
+
+func (e *refusedError) Error() string { return e.text }
+
+// findingsError tells that a check found something, which is printed already.
+type findingsError struct{ found int }
+
+func (e *findingsError) Error() string { return fmt.Sprintf("%d findings", e.found) }
+
+// codes are the words for exit codes in an error's JSON.
+var codes = map[int]string{
+	exitFailed: "failed", exitUsage: "usage", exitNotFound: "not-found", exitRefused: "refused",
+	exitFindings: "findings", exitInterrupted: "interrupted",
+}
+
+// codeOf is the exit code for an error.
+func codeOf(err error) int {
+	if _, ok := errors.AsType[*usageError](err); ok {
+		return exitUsage
+	}
+	if _, ok := errors.AsType[*kong.ParseError](err); ok {
+		return exitUsage
+	}
+	if _, ok := errors.AsType[*findingsError](err); ok {
+		return exitFindings
+	}
+	_, refused := errors.AsType[*refusedError](err)
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.Is(err, core.ErrNotFound):
+		return exitNotFound
+	case refused, core.Refused(err), errors.Is(err, core.ErrTooLate), errors.Is(err, console.ErrDeclined), errors.Is(err, console.ErrNobody):
+		return exitRefused
+	case errors.Is(err, context.Canceled):
+		return exitInterrupted
+	}
+	return exitFailed
+}
+
+// exit is the panic by which the parser ends a command after a flag like --help.
+type exit int
+
+// run carries out one command line and returns the exit code.
+func run(ctx context.Context, args []string, out *console.Console) (code int) {
+	defer func() {
+		if c, ok := recover().(exit); ok {
+			code = int(c)
+		}
+	}()
+	var c commands
+	k, err := parser(ctx, &c, out)
+	if err != nil {
+		return report(out, err)
+	}
+	parsed, err := k.Parse(args)
+	out.JSON = c.JSON
+	if err != nil {
+		return report(out, err)
+	}
+	return report(out, parsed.Run())
+}
+
+// parser is the grammar of the command line.
+func parser(ctx context.Context, c *commands, out *console.Console) (*kong.Kong, error) {
+	return kong.New(c,
+		kong.Name("sandkeeper"),
+		kong.Description("The end-of-life keeper of AI-agent sandboxes on Fargate."),
+		kong.Writers(out.Out, out.Err),
+		kong.Exit(func(code int) { panic(exit(code)) }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.ExplicitGroups([]kong.Group{
+			{Key: "runs", Title: "Runs"}, {Key: "sweeps", Title: "Sweeps"}, {Key: "acts", Title: "Acts, each recorded with who and why"},
+			{Key: "state", Title: "The installation"}, {Key: "machine", Title: "This machine"},
+		}),
+		kong.TypeMapper(spanType, spanMapper{}),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.Bind(out, &c.globals),
+		kong.BindSingletonProvider(func() (*installation, error) { return open(ctx, &c.globals) }),
+	)
+}
+
+// report says an error, if there is one, once, and returns the exit code.
+func report(out *console.Console, err error) int {
+	code := codeOf(err)
+	if err == nil || code == exitFindings {
+		return code
+	}
+	if out.JSON {
+		_ = json.NewEncoder(out.Err).Encode(map[string]string{"error": err.Error(), "code": codes[code]}) // stderr is the last resort
+		return code
+	}
+	text := strings.TrimSpace(err.Error())
+	fmt.Fprintln(out.Err, "sandkeeper: error: "+console.CleanLines(text))
+	if _, ok := errors.AsType[*kong.ParseError](err); ok {
+		fmt.Fprintln(out.Err, "see sandkeeper --help")
+	}
+	return code
+}
+
+// span is a duration that may be told in days.
+type span time.Duration
+
+func (s span) duration() time.Duration { return time.Duration(s) }
