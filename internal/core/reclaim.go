@@ -267,7 +267,11 @@ func (c *Reclaimer) release(ctx context.Context, job ReclaimJob, row *LedgerRow)
 	}
 	if box != nil {
 		t := MarkReclaiming{Instance: job.Instance, LatestRun: box.LatestRun, By: a.by, Idle: job.Kind == JobDue, Now: MillisOf(time.Now())}
-		if _, err := c.Sandboxes.UpdateSandbox(ctx, job.Key, t); err != nil {
+		_, err := c.Sandboxes.UpdateSandbox(ctx, job.Key, t)
+		if isNotFound(err) {
+			return ReclaimNotFound, nil // condemned since it was read: who did that goes on
+		}
+		if err != nil {
 			return refusedOr(err, ReclaimInUse)
 		}
 	}
