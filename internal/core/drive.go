@@ -439,6 +439,9 @@ func (s *Sweep) finishOf(j job, end ended) (Finish, error) {
 		}
 	default:
 		f.Status, f.Error = unsealedStatus(reasonOf(r, j.decision), j.decision.why)
+		if r.Ending != nil && r.Ending.Reason == EndFailed && r.Error != nil {
+			f.Error = r.Error // the host has said what
+		}
 	}
 	f.Owes = owesCheckpoint(r, r.Sealed != nil, s.Checkpoint)
 	if r.Instance == "" {
@@ -466,6 +469,8 @@ func unsealedStatus(reason EndReason, why string) (Status, *RunError) {
 		return Failed, &RunError{Code: string(reason), Message: "the agent died without a sentinel"}
 	case EndNeverStarted:
 		return Failed, &RunError{Code: string(reason), Message: "the run's agent never began"}
+	case EndFailed:
+		return Failed, &RunError{Code: string(reason), Message: "the run's host gave it up"}
 	}
 	return Failed, &RunError{Code: string(EndLost), Message: why}
 }
@@ -483,7 +488,7 @@ func outcomeOf(r Run, d decision) Outcome {
 	switch reasonOf(r, d) {
 	case EndExpired:
 		return Expired
-	case EndCancelled:
+	case EndCancelled, EndFailed:
 		return Cancelled
 	case EndDied, EndNeverStarted:
 		return Died

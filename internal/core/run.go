@@ -159,6 +159,7 @@ type Run struct {
 	Hold         Hold
 	Reclaim      ReclaimKind // what this run's end owes, by its definition
 	OnLapse      OnLapse
+	Start        RunStart
 	PauseSeconds int64 // how long a pause may last; zero: the default
 
 	CheckpointPolicy CheckpointPolicy

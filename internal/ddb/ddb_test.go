@@ -96,6 +96,7 @@ func TestRandomRecords(t *testing.T) {
 	t.Run("ledger", func(t *testing.T) { coretest.LedgerTransitions(t, open) })
 	t.Run("control", func(t *testing.T) { coretest.ControlTransitions(t, open) })
 	t.Run("transactions", func(t *testing.T) { coretest.RandomTransactions(t, open) })
+	t.Run("session transactions", func(t *testing.T) { coretest.SessionTransactions(t, open) })
 }
 
 // breaking fails the first request that writes, in one of two ways.

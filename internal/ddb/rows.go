@@ -74,6 +74,7 @@ type runRow struct {
 
 	CheckpointPolicy core.CheckpointPolicy `dynamodbav:"checkpointPolicy,omitempty"`
 	Checkpoint       *checkpointRow        `dynamodbav:"checkpoint,omitempty"`
+	Start            *startRow             `dynamodbav:"start,omitempty"`
 
 	ReclaimSince    core.Millis         `dynamodbav:"reclaimSince,omitempty"`
 	ReclaimAttempts int                 `dynamodbav:"reclaimAttempts,omitempty"`
@@ -129,6 +130,16 @@ type checkpointRow struct {
 	Why      string               `dynamodbav:"why"`
 	Tries    int                  `dynamodbav:"tries"`
 	FailedAt core.Millis          `dynamodbav:"failedAt"`
+}
+
+type startRow struct {
+	Parent   core.RunID        `dynamodbav:"parent"`
+	Head     core.CheckpointID `dynamodbav:"head"`
+	Restored core.CheckpointID `dynamodbav:"restored"`
+	LostRun  core.RunID        `dynamodbav:"lostRun"`
+	LostWhy  string            `dynamodbav:"lostWhy"`
+	AskedAt  core.Millis       `dynamodbav:"askedAt"`
+	ReadyAt  core.Millis       `dynamodbav:"readyAt"`
 }
 
 type segmentRow struct {
@@ -246,6 +257,9 @@ func encodeRun(r core.Run) (item, error) {
 	if r.Checkpoint != (core.RunCheckpoint{}) {
 		row.Checkpoint = new(checkpointRow(r.Checkpoint))
 	}
+	if r.Start != (core.RunStart{}) {
+		row.Start = new(startRow(r.Start))
+	}
 	if err := checkPlace(r.Row, r.DueAt, r.DetachedSince); err != nil {
 		return nil, err
 	}
@@ -313,6 +327,9 @@ func decodeRun(it item) (core.Run, error) {
 	}
 	if row.Checkpoint != nil {
 		r.Checkpoint = core.RunCheckpoint(*row.Checkpoint)
+	}
+	if row.Start != nil {
+		r.Start = core.RunStart(*row.Start)
 	}
 	if !slices.Contains(core.CheckpointStates, r.Checkpoint.State) {
 		return core.Run{}, fmt.Errorf("parse run item %s: checkpoint %q, want one of %q", row.PK, r.Checkpoint.State, core.CheckpointStates)

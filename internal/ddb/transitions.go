@@ -59,6 +59,10 @@ func runChange(key core.RunKey, t core.Transition) (*change, error) {
 		setHold(c, t)
 	case core.NoteCheckpoint:
 		noteCheckpoint(c, t)
+	case core.NoteStart:
+		noteStart(c, t)
+	case core.EndRun:
+		endRun(c, t)
 	case core.SetTTL:
 		c.need(is("status", core.Running), gone("ending"))
 		c.set("ttlSeconds", t.Seconds)

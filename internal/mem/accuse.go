@@ -45,7 +45,7 @@ func (s *Store) accuseRun(op string, before, after core.Run) {
 	need(before.Ending == nil || reflect.DeepEqual(before.Ending, after.Ending), "an ending is final (I9)")
 	need(before.TaskARN == "" || after.TaskARN == before.TaskARN, "a run with a task keeps it (I6)")
 	if after.TaskARN != before.TaskARN || after.Instance != before.Instance {
-		need(op == "name instance" || op == "launched", "only a launch binds a task (I6)")
+		need(op == "name instance" || op == "launched" || op == "resumed", "only a launch or a resume binds a task (I6)")
 	}
 }
 

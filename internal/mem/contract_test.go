@@ -59,6 +59,7 @@ func TestRandomRecords(t *testing.T) {
 	t.Run("ledger", func(t *testing.T) { coretest.LedgerTransitions(t, openMuted) })
 	t.Run("control", func(t *testing.T) { coretest.ControlTransitions(t, open) })
 	t.Run("transactions", func(t *testing.T) { coretest.RandomTransactions(t, openMuted) })
+	t.Run("session transactions", func(t *testing.T) { coretest.SessionTransactions(t, openMuted) })
 }
 
 func TestFaultsOfBothKinds(t *testing.T) {

@@ -121,6 +121,9 @@ func drawParts(rt *rapid.T, r *core.Run) {
 	}
 	r.CheckpointPolicy = rapid.SampledFrom(core.CheckpointPolicies).Draw(rt, "policy")
 	r.Checkpoint = drawCheckpoint(rt, "checkpoint")
+	if booleans.Draw(rt, "start") {
+		r.Start = drawStart(rt, "start")
+	}
 	if booleans.Draw(rt, "onLapse") {
 		r.OnLapse = core.LapseCancels
 	}

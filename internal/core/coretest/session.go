@@ -1,0 +1,170 @@
+package coretest
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+func init() {
+	runTransitions["NoteStart"] = drawing[core.Run, core.Transition]{shape: live, draw: func(rt *rapid.T, r core.Run) core.Transition {
+		return core.NoteStart{Epoch: as(rt, "epoch", r.Epoch, epochs), Was: as(rt, "was", r.Start, rapid.Custom(anyStart)), Start: drawStart(rt, "becomes")}
+	}}
+	runTransitions["EndRun"] = drawing[core.Run, core.Transition]{shape: live, draw: func(rt *rapid.T, r core.Run) core.Transition {
+		t := core.EndRun{Epoch: as(rt, "epoch", r.Epoch, epochs), Reason: core.EndFailed, Now: moments.Draw(rt, "now")}
+		if booleans.Draw(rt, "cancels") {
+			t.Reason = core.EndCancelled
+			return t
+		}
+		t.Error = maybe(rt, "why", func(rt *rapid.T) core.RunError { return core.RunError{Code: "host", Message: texts.Draw(rt, "text")} })
+		return t
+	}}
+}
+
+func anyStart(rt *rapid.T) core.RunStart { return drawStart(rt, "other start") }
+
+func drawStart(rt *rapid.T, what string) core.RunStart {
+	return core.RunStart{
+		Parent: core.RunID(texts.Draw(rt, what+" parent")), Head: core.CheckpointID(texts.Draw(rt, what+" head")),
+		Restored: core.CheckpointID(texts.Draw(rt, what+" restored")), LostRun: core.RunID(texts.Draw(rt, what+" lost")),
+		LostWhy: texts.Draw(rt, what+" why"), AskedAt: times.Draw(rt, what+" asked"), ReadyAt: times.Draw(rt, what+" ready"),
+	}
+}
+
+// sessions are the transactions of a session that a store has.
+func sessions(t tb, s Stores) core.SessionTransactions {
+	t.Helper()
+	out, ok := s.Transactions.(core.SessionTransactions)
+	if !ok {
+		t.Fatalf("%T has no transactions of sessions", s.Transactions)
+	}
+	return out
+}
+
+// resuming is a sandbox that is warm, and the next run of its thread, which has named an
+// instance of its own.
+func resuming() (core.Run, core.Sandbox) {
+	r, box := attached("acme", "r2"), sandbox("i1")
+	r.Thread, r.Instance = box.Material.Thread, "i2"
+	box.IdleSince, box.DueAt, box.HoldUntil = 2000, 9000, 7
+	return r, box
+}
+
+func resumed(r core.Run, box core.Sandbox) core.Resumed {
+	return core.Resumed{Run: r.RunKey, Epoch: r.Epoch, Instance: r.Instance, Sandbox: box, Now: 5000}
+}
+
+// SessionTransactions checks the contract of [core.SessionTransactions].
+func SessionTransactions(t *testing.T, open Open) {
+	t.Run("Resume moves the sandbox and binds the run", func(t *testing.T) {
+		s := open(t)
+		r, box := resuming()
+		must(t, s.Seed.Run(t.Context(), r))
+		must(t, s.Seed.Sandbox(t.Context(), box))
+		for range 2 { // the second is told from a loss
+			must(t, sessions(t, s).Resume(t.Context(), resumed(r, box)))
+			wantRun, err := resumed(r, box).ApplyRun(r)
+			must(t, err)
+			wantBox, err := resumed(r, box).ApplySandbox(box)
+			must(t, err)
+			equalPair(t, s, wantRun, wantBox)
+		}
+	})
+	t.Run("Resume that is refused writes nothing", func(t *testing.T) { resumeRefused(t, open(t)) })
+	t.Run("Resume of what does not exist is not found", func(t *testing.T) {
+		s := open(t)
+		r, box := resuming()
+		must(t, s.Seed.Sandbox(t.Context(), box))
+		notFound(t, sessions(t, s).Resume(t.Context(), resumed(r, box)))
+		must(t, s.Seed.Run(t.Context(), r))
+		box.Key = "none"
+		notFound(t, sessions(t, s).Resume(t.Context(), resumed(r, box)))
+	})
+	t.Run("Resume by many runs at once has one winner", func(t *testing.T) {
+		s := open(t)
+		r, box := resuming()
+		must(t, s.Seed.Sandbox(t.Context(), box))
+		runs := make([]core.Run, 6)
+		for i := range runs {
+			runs[i] = r
+			runs[i].RunKey.Run = core.RunID("r-" + string(rune('a'+i)))
+			must(t, s.Seed.Run(t.Context(), runs[i]))
+		}
+		oneWins(t, together(len(runs), func(i int) error { return sessions(t, s).Resume(t.Context(), resumed(runs[i], box)) }))
+	})
+	t.Run("Resumed", func(t *testing.T) { randomResumes(t, open(t)) })
+}
+
+func equalPair(t tb, s Stores, wantRun core.Run, wantBox core.Sandbox) {
+	t.Helper()
+	r, err := s.Runs.Run(t.Context(), wantRun.RunKey)
+	must(t, err)
+	equal(t, "run", r, wantRun)
+	box, err := s.Sandboxes.Sandbox(t.Context(), wantBox.Key)
+	must(t, err)
+	equal(t, "record", box, wantBox)
+}
+
+func resumeRefused(t *testing.T, s Stores) {
+	for why, change := range map[string]func(r *core.Run, box *core.Sandbox){
+		"not-running":      func(r *core.Run, _ *core.Sandbox) { r.Status, r.Row, r.DueAt = core.Interrupted, core.RowPause, 9 },
+		"epoch":            func(r *core.Run, _ *core.Sandbox) { r.Epoch = 2 },
+		"task":             func(r *core.Run, _ *core.Sandbox) { r.TaskARN = "arn:mine" },
+		"instance":         func(_ *core.Run, box *core.Sandbox) { box.Instance = "i3" },
+		"latest-run":       func(_ *core.Run, box *core.Sandbox) { box.LatestRun = "another" },
+		"reclaiming":       func(_ *core.Run, box *core.Sandbox) { box.Reclaiming = "a" },
+		"cancel-requested": func(r *core.Run, _ *core.Sandbox) { r.CancelRequested = 4 },
+		"ending":           func(r *core.Run, _ *core.Sandbox) { r.Ending = &core.Ending{Reason: core.EndFailed, At: 1} },
+	} {
+		r, box := resuming()
+		want := resumed(r, box)
+		change(&r, &box)
+		must(t, s.Seed.Run(t.Context(), r))
+		must(t, s.Seed.Sandbox(t.Context(), box))
+		refusedAs(t, sessions(t, s).Resume(t.Context(), want), why)
+		equalPair(t, s, r, box)
+	}
+}
+
+// randomResumes holds Resume against core's meaning of it, on random records.
+func randomResumes(t *testing.T, s Stores) {
+	bothAnswers(t, func(rt *rapid.T) bool {
+		n := number.Add(1)
+		r, box := drawRun(rt, n), drawSandbox(rt, n)
+		if booleans.Draw(rt, "about to resume") {
+			r = live(rt, r)
+			box.Reclaiming = ""
+		}
+		seen := box
+		seen.Instance, seen.LatestRun = as(rt, "instance seen", box.Instance, instances), as(rt, "latest seen", box.LatestRun, rapid.Just(core.RunID("other")))
+		seen.TaskARN = as(rt, "task seen", box.TaskARN, tasks)
+		resume := core.Resumed{
+			Run: r.RunKey, Epoch: as(rt, "epoch", r.Epoch, epochs), Instance: as(rt, "run's instance", r.Instance, instances),
+			Sandbox: seen, Now: moments.Draw(rt, "now"),
+		}
+		must(rt, s.Seed.Run(rt.Context(), r))
+		must(rt, s.Seed.Sandbox(rt.Context(), box))
+		after, passed, refusal := resumePair(r, box, resume)
+		sameAnswer(rt, sessions(rt, s).Resume(rt.Context(), resume), refusal)
+		equalPair(rt, s, after, passed)
+		return refusal == nil
+	})
+}
+
+// resumePair is what core's own rules make of a resume.
+func resumePair(r core.Run, box core.Sandbox, t core.Resumed) (core.Run, core.Sandbox, error) {
+	after, err := t.ApplyRun(r)
+	if err != nil {
+		if t.Landed(r) {
+			return r, box, nil
+		}
+		return r, box, err
+	}
+	passed, err := t.ApplySandbox(box)
+	if err != nil {
+		return r, box, err
+	}
+	return after, passed, nil
+}

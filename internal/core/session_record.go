@@ -1,0 +1,154 @@
+package core
+
+import "context"
+
+// EndFailed is the end that the host of a run decided because something failed; what,
+// stands in the record's Error.
+const EndFailed EndReason = "failed"
+
+// OwnerRun begins the owner of the writer lease that the host of a run holds; the run's
+// id follows.
+const OwnerRun = "run:"
+
+// RunStart is what the start of a run has come to. It is kept on the record, so that a
+// start that is asked again goes on, and says the same.
+type RunStart struct {
+	Parent   RunID        // the paused run that this one continues
+	Head     CheckpointID // of the thread as the run found it, or as it was moved for it
+	Restored CheckpointID // brought back into the run's sandbox
+	LostRun  RunID        // whose workspace the thread had lost
+	LostWhy  string
+	AskedAt  Millis // from when on the agent may have begun
+	ReadyAt  Millis // since when it is known to have
+}
+
+// NoteStart writes how far the start of a run is.
+type NoteStart struct {
+	Epoch int64
+	Was   RunStart // as read
+	Start RunStart
+}
+
+// Name is "note start".
+func (NoteStart) Name() string { return "note start" }
+
+// Apply: epoch mine, running, no recorded cancel, not ending, the start as read.
+func (t NoteStart) Apply(r Run) (Run, error) {
+	if why := failing(
+		check{r.Status == Running, "not-running"},
+		check{r.Epoch == t.Epoch, "epoch"},
+		check{r.CancelRequested == 0, "cancel-requested"},
+		check{r.Ending == nil, "ending"},
+		check{r.Start == t.Was, "start"},
+	); why != "" {
+		return refusal(t, r, why)
+	}
+	r.Start = t.Start
+	return r, nil
+}
+
+// Landed: under my epoch, the start is mine.
+func (t NoteStart) Landed(r Run) bool { return r.Epoch == t.Epoch && r.Start == t.Start }
+
+// EndRun is the final decision of a run's own host to end it: before its agent is
+// touched, so that whoever takes over goes on with the end (I9).
+type EndRun struct {
+	Epoch  int64
+	Reason EndReason
+	Error  *RunError // nil: as the reason says
+	Now    Millis
+}
+
+// Name is "end run".
+func (EndRun) Name() string { return "end run" }
+
+// Apply: epoch mine, not terminal, not sealed, not ending; for a cancel, the recorded
+// cancel.
+func (t EndRun) Apply(r Run) (Run, error) {
+	why := driving(r, t.Epoch)
+	if why == "" {
+		why = failing(
+			check{r.Sealed == nil, "sealed"},
+			check{r.Ending == nil, "ending"},
+			check{t.Reason != EndCancelled || r.CancelRequested != 0, "not-cancelled"},
+		)
+	}
+	if why != "" {
+		return refusal(t, r, why)
+	}
+	r.Ending, r.Error = &Ending{Reason: t.Reason, At: t.Now}, t.Error
+	return r, nil
+}
+
+// Landed: under my epoch it was decided so at that very moment.
+func (t EndRun) Landed(r Run) bool {
+	return r.Epoch == t.Epoch && r.Ending != nil && *r.Ending == Ending{Reason: t.Reason, At: t.Now}
+}
+
+// Resumed is the transaction in which a sandbox passes to the next run of its thread:
+// its latest run moves, its idle row goes, and the run is bound to it (DESIGN 4.2). All
+// or nothing.
+type Resumed struct {
+	Run      RunKey
+	Epoch    int64
+	Instance InstanceID // of the run as read: a launch that is given up for this
+	Sandbox  Sandbox    // as read; its latest run was read as one that ended cleanly
+	Now      Millis
+}
+
+// Name is "resumed".
+func (Resumed) Name() string { return "resumed" }
+
+// ApplyRun: running, epoch mine, no task yet, the instance as read; no recorded cancel,
+// not ending.
+func (t Resumed) ApplyRun(r Run) (Run, error) {
+	if why := failing(
+		check{r.Status == Running, "not-running"},
+		check{r.Epoch == t.Epoch, "epoch"},
+		check{r.TaskARN == "", "task"},
+		check{r.Instance == t.Instance, "instance"},
+		check{r.CancelRequested == 0, "cancel-requested"},
+		check{r.Ending == nil, "ending"},
+	); why != "" {
+		return Run{}, &RefusedError{Op: t.Name(), Record: "run " + t.Run.String(), Why: why}
+	}
+	return bound(r, t.Sandbox), nil
+}
+
+// bound is r in a sandbox.
+func bound(r Run, s Sandbox) Run {
+	r.Provider, r.SandboxKey, r.Instance = s.Material.Provider, s.Key, s.Instance
+	r.TaskARN, r.Cluster, r.Container = s.TaskARN, s.Cluster, s.Container
+	return r
+}
+
+// ApplySandbox: instance and latest run as read, and nobody reclaims it.
+func (t Resumed) ApplySandbox(s Sandbox) (Sandbox, error) {
+	return passed(s, t.Sandbox, t.Run.Run, t.Name(), t.Now)
+}
+
+func passed(s, seen Sandbox, next RunID, op string, now Millis) (Sandbox, error) {
+	if why := failing(
+		check{s.Instance == seen.Instance, "instance"},
+		check{s.LatestRun == seen.LatestRun, "latest-run"},
+		check{s.Reclaiming == "", "reclaiming"},
+	); why != "" {
+		return Sandbox{}, &RefusedError{Op: op, Record: "sandbox " + string(seen.Key), Why: why}
+	}
+	s.LatestRun, s.IdleSince, s.DueAt, s.UpdatedAt = next, 0, 0, now
+	return s, nil
+}
+
+// Landed: the run has that very task under my epoch.
+func (t Resumed) Landed(r Run) bool {
+	return r.Epoch == t.Epoch && r.Instance == t.Sandbox.Instance && r.TaskARN == t.Sandbox.TaskARN && r.TaskARN != ""
+}
+
+// SessionTransactions are the writes of a session that touch more than one record.
+type SessionTransactions interface {
+	// Resume carries out t in one transaction: the run by ApplyRun, the record by
+	// ApplySandbox. Any condition that does not hold is a [*RefusedError] and nothing is
+	// written, unless the run shows that this very transaction has landed already.
+	// Conflicts are retried.
+	Resume(ctx context.Context, t Resumed) error
+}

@@ -1,0 +1,104 @@
+package ddb
+
+import (
+	"context"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+func noteStart(c *change, t core.NoteStart) {
+	c.need(is("status", core.Running), is("driverEpoch", t.Epoch), gone("cancelRequested"), gone("ending"))
+	if t.Was == (core.RunStart{}) {
+		c.need(gone("start"))
+	} else {
+		c.need(
+			same("start.parent", t.Was.Parent), same("start.head", t.Was.Head), same("start.restored", t.Was.Restored),
+			same("start.lostRun", t.Was.LostRun), same("start.lostWhy", t.Was.LostWhy), same("start.askedAt", t.Was.AskedAt),
+			same("start.readyAt", t.Was.ReadyAt),
+		)
+	}
+	if t.Start == (core.RunStart{}) {
+		c.remove("start")
+		return
+	}
+	c.set("start", startRow(t.Start))
+}
+
+func endRun(c *change, t core.EndRun) {
+	c.need(open(), is("driverEpoch", t.Epoch), gone("sealed"), gone("ending"))
+	if t.Reason == core.EndCancelled {
+		c.need(there("cancelRequested"))
+	}
+	c.set("ending", endingRow{Reason: t.Reason, At: t.Now})
+	c.set("error", (*errorRow)(t.Error))
+}
+
+var _ core.SessionTransactions = (*Transactions)(nil)
+
+// Resume passes a sandbox to the next run of its thread, in one transaction.
+func (s *Transactions) Resume(ctx context.Context, t core.Resumed) error {
+	items, err := s.resumeItems(t)
+	if err == nil {
+		err = s.transact(ctx, items, func(images map[int]item) error { return judgeResume(images, t) })
+	}
+	return wrapUnlessRefused(err, "resume instance %s for run %s", t.Sandbox.Instance, t.Run)
+}
+
+// The actions of a resume, by index.
+const (
+	resumeRun = iota
+	resumeBox
+)
+
+func (s *Transactions) resumeItems(t core.Resumed) ([]types.TransactWriteItem, error) {
+	bind := newChange(runPK(t.Run))
+	bind.need(is("status", core.Running), is("driverEpoch", t.Epoch), gone("taskArn"), is("instanceId", t.Instance), gone("cancelRequested"), gone("ending"))
+	bind.set("provider", t.Sandbox.Material.Provider)
+	bind.set("sandboxKey", t.Sandbox.Key)
+	bind.set("instanceId", t.Sandbox.Instance)
+	bind.set("taskArn", t.Sandbox.TaskARN)
+	bind.set("cluster", t.Sandbox.Cluster)
+	bind.set("container", t.Sandbox.Container)
+	run, err := bind.part(s.runs, key(runPK(t.Run), skRun))
+	if err != nil {
+		return nil, err
+	}
+	pass := newChange(sandboxPK(t.Sandbox.Key))
+	passSandbox(pass, t.Sandbox, t.Run.Run, t.Now)
+	box, err := pass.part(s.sandboxes, key(sandboxPK(t.Sandbox.Key), skSandbox))
+	return []types.TransactWriteItem{resumeRun: run, resumeBox: box}, err
+}
+
+// passSandbox moves a sandbox to the next run of its thread.
+func passSandbox(c *change, seen core.Sandbox, next core.RunID, now core.Millis) {
+	c.need(is("instanceId", seen.Instance), is("latestRun", seen.LatestRun), gone("reclaiming"))
+	c.set("latestRun", next)
+	c.set("updatedAt", now)
+	c.remove("idleSince")
+	c.dueAt(0)
+}
+
+// judgeResume tells what a cancelled resume means. The run comes first: it alone shows
+// that this very resume has landed.
+func judgeResume(images map[int]item, t core.Resumed) error {
+	if image, ok := images[resumeRun]; ok {
+		r, err := decodeRun(image)
+		if err != nil {
+			return err
+		}
+		if _, err = t.ApplyRun(r); err == nil || t.Landed(r) {
+			return unless(t.Landed(r))
+		}
+		return err
+	}
+	box, err := decodeSandbox(images[resumeBox])
+	if err != nil {
+		return err
+	}
+	if _, err = t.ApplySandbox(box); err == nil {
+		return unless(false)
+	}
+	return err
+}
