@@ -119,6 +119,9 @@ func (k *Keeper) listed(ctx context.Context, w working) (map[packName]PackRef, e
 // what is to be restored. None is nil.
 func (k *Keeper) Parent(ctx context.Context, token string) ([]byte, error) {
 	w, err := k.authorize(ctx, token, false)
+	if err == nil {
+		_, err = k.note(ctx, w, w.step.Files, w.step.Bytes) // an agent begins with this
+	}
 	if err != nil || w.step.Checkpoint == "" {
 		return nil, err
 	}

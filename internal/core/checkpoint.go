@@ -118,7 +118,8 @@ func (t Commit) ApplyThread(th Thread) (Thread, error) {
 	th.Head, th.WorkspaceLost, th.UpdatedAt = t.Checkpoint.ID, nil, t.Now
 	if t.Token != "" {
 		step := *th.Step
-		step.State, step.SeenAt, step.Files, step.Bytes = StepDone, t.Now, t.Checkpoint.Files, t.Checkpoint.Bytes
+		step.State, step.Why = StepDone, ""
+		step.SeenAt, step.Files, step.Bytes = t.Now, t.Checkpoint.Files, t.Checkpoint.Bytes
 		th.Step = &step
 	}
 	if t.Release {

@@ -188,6 +188,124 @@ func TestAnAgentThatCannotBeStartedEndsTheStep(t *testing.T) {
 	})
 }
 
+func execFault(reason string, healing core.Healing) error {
+	return &core.ExecError{Reason: reason, Healing: healing}
+}
+
+func TestAStartThatGaveNoAnswerIsMadeAgainSoon(t *testing.T) {
+	kept(t, func(w *keeping) {
+		k := w.keeper(w.store.Process)
+		w.fault = execFault("target-not-connected", core.Retry)
+		report, err := k.Save(w.ctx(), saveOf("t", "c1"))
+		w.must(err)
+		if report.State != core.StepWorking || report.Why != "target-not-connected" {
+			t.Fatalf("report = %+v, want it at work, in doubt", report)
+		}
+		begun := time.Now()
+		old := w.jobs["t"].Token
+		for asked := range 5 {
+			time.Sleep(time.Second)
+			if w.jobs["t"].Token != old {
+				t.Fatalf("begun anew after %v", time.Since(begun))
+			}
+			if report, err = k.Save(w.ctx(), saveOf("t", "c1")); err != nil || report.State != core.StepWorking {
+				t.Fatalf("asked %d times: %+v, %v", asked, report, err)
+			}
+		}
+		if w.jobs["t"].Token == old || report.Attempts != 1 {
+			t.Fatalf("report = %+v, want a beginning that does not count", report)
+		}
+		w.fault = nil
+		time.Sleep(5 * time.Second)
+		report, err = k.Save(w.ctx(), saveOf("t", "c1"))
+		w.must(err)
+		if report.State != core.StepWorking || report.Why != "" || report.Attempts != 1 {
+			t.Fatalf("report = %+v, want no doubt", report)
+		}
+		time.Sleep(time.Minute)
+		if again, err := k.Save(w.ctx(), saveOf("t", "c1")); err != nil || again != report {
+			t.Errorf("report = %+v, %v; want %+v", again, err, report)
+		}
+		w.must(w.capture(w.ctx(), w.store.Process, "t", first))
+		w.check("t")
+	})
+}
+
+func TestAnAgentThatIsHeardOfHasBegun(t *testing.T) {
+	kept(t, func(w *keeping) {
+		k := w.keeper(w.store.Process)
+		w.fault = execFault("answer-incomplete", core.Retry)
+		_, err := k.Save(w.ctx(), saveOf("t", "c1"))
+		w.must(err)
+		token := w.jobs["t"].Token
+		time.Sleep(time.Second)
+		_, err = k.Parent(w.ctx(), token) // it had begun, and asks for what all ask first
+		w.must(err)
+		time.Sleep(core.LeaseRenew)
+		report, err := k.Save(w.ctx(), saveOf("t", "c1"))
+		w.must(err)
+		if report.Why != "" || w.jobs["t"].Token != token {
+			t.Errorf("report = %+v, want the first beginning", report)
+		}
+		w.must(w.capture(w.ctx(), w.store.Process, "t", first))
+		w.check("t")
+	})
+}
+
+// askUntilFailed asks for a save every few seconds until it has failed, and tells how
+// long that took.
+func (w *keeping) askUntilFailed() (core.StepReport, time.Duration) {
+	w.t.Helper()
+	begun := time.Now()
+	for range 1000 {
+		report, err := w.keeper(w.store.Process).Save(w.ctx(), saveOf("t", "c1"))
+		w.must(err)
+		if report.State == core.StepFailed {
+			return report, time.Since(begun)
+		}
+		time.Sleep(3 * time.Second)
+	}
+	w.t.Fatal("it never fails")
+	return core.StepReport{}, 0
+}
+
+func TestAStartThatNeverAnswersFails(t *testing.T) {
+	tests := map[string]struct {
+		began   core.AgentStarted
+		fault   error
+		created time.Duration // before the first ask
+		why     string
+		within  time.Duration
+	}{
+		"one that may heal":                     {"", execFault("throttled", core.Retry), time.Hour, "throttled", 4 * time.Minute},
+		"an exec that an old sandbox refuses":   {"", execFault("exec-not-enabled", core.Configuration), time.Hour, "exec-not-enabled", 0},
+		"an exec that a young sandbox refuses":  {"", execFault("exec-not-enabled", core.Configuration), 0, "exec-not-enabled", 3 * time.Minute},
+		"an agent of an earlier beginning":      {core.AgentRuns, nil, time.Hour, "agent-busy", 4 * time.Minute},
+		"an agent that refuses":                 {core.AgentRefused, &core.JournalError{Reason: "job-invalid"}, 0, "agent-refused: job-invalid", 0},
+		"a sandbox without an agent, young too": {core.AgentMissing, nil, 0, "agent-missing", 0},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			kept(t, func(w *keeping) {
+				box, err := w.store.Sandbox(w.ctx(), "key-t")
+				w.must(err)
+				box.CreatedAt = core.MillisOf(time.Now().Add(-tt.created))
+				w.store.SeedSandbox(box)
+				w.began, w.fault = tt.began, tt.fault
+				report, took := w.askUntilFailed()
+				if report.Why != tt.why || took > tt.within || tt.within > 0 && took < time.Minute {
+					t.Errorf("failed as %q after %v, want %q within %v", report.Why, took, tt.why, tt.within)
+				}
+				th, err := w.store.Thread(w.ctx(), thread("t"))
+				w.must(err)
+				if th.Lease != (core.Lease{}) {
+					t.Errorf("lease = %+v, want none", th.Lease)
+				}
+			})
+		})
+	}
+}
+
 func packOf(text string) core.PackRef {
 	sum := sha256.Sum256([]byte(text))
 	return core.PackRef{SHA256: hex.EncodeToString(sum[:]), Size: int64(len(text))}

@@ -36,6 +36,7 @@ type keeping struct {
 	sent map[core.ThreadID]map[string]core.PackRef
 	// began is the answer of every start, by default that it began.
 	began core.AgentStarted
+	fault error // what every start fails with
 	// trees are what each checkpoint must give back.
 	trees map[core.CheckpointID]tree
 }
@@ -69,7 +70,7 @@ func (s starter) Start(ctx context.Context, _ core.ExecTarget, job core.AgentJob
 	err = s.p.Call(ctx, "start agent", func() error {
 		th, err := s.w.store.Thread(ctx, threadKeyOf(job.Token))
 		s.w.jobs[th.Thread], s.w.mine[s.p], began = job, job, s.w.began
-		return err
+		return cmp.Or(err, s.w.fault)
 	})
 	return began, err
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"time"
 	"unicode/utf8"
 )
 
@@ -130,11 +131,22 @@ func (q stepRequest) under(th Thread, now Millis) (StepReport, bool) {
 		return StepReport{}, false
 	case s.State == StepFailed && q.again:
 		return StepReport{}, false
-	case s.State == StepWorking && (th.Fence != s.Fence || !th.Lease.Live(now) || now.Sub(s.SeenAt) >= stepSilence):
+	case s.State == StepWorking && (th.Fence != s.Fence || !th.Lease.Live(now) || now.Sub(s.SeenAt) >= s.patience()):
 		return StepReport{}, false
 	}
 	return reportOf(*s), true
 }
+
+// patience is how long a step may go unheard of before it is begun anew.
+func (s Step) patience() time.Duration {
+	if s.doubted() {
+		return startRetry
+	}
+	return stepSilence
+}
+
+// doubted reports whether it is not known that the step's agent began.
+func (s Step) doubted() bool { return s.State == StepWorking && s.Why != "" }
 
 func reportOf(s Step) StepReport {
 	r := StepReport{
@@ -150,40 +162,60 @@ func reportOf(s Step) StepReport {
 
 // begin records a step under the lease and starts its agent.
 func (k *Keeper) begin(ctx context.Context, q stepRequest, th Thread) (StepReport, error) {
-	target, err := k.target(ctx, q)
+	at, err := k.target(ctx, q)
 	if err != nil {
 		return StepReport{}, err
 	}
-	token := mintToken(q.ThreadKey, th.Fence)
-	step, err := k.newStep(ctx, q, th, token)
+	at.token = mintToken(q.ThreadKey, th.Fence)
+	step, err := k.newStep(ctx, q, th, at.token)
 	if err != nil {
 		return StepReport{}, err
 	}
 	if q.kind == StepCapture && q.run != "" && q.reason == ReasonAutomatic {
-		_, err := k.Threads.UpdateThread(ctx, q.ThreadKey, AddPending{Run: q.run, Now: step.StartedAt})
+		_, err := k.Threads.UpdateThread(ctx, q.ThreadKey, AddPending{Run: q.run, Now: step.SeenAt})
 		if err = ignoreRefused(err); err != nil {
 			return StepReport{}, err
 		}
 	}
-	begin := BeginStep{Owner: q.owner, Seen: th.Seen(), Step: step, Now: step.StartedAt, Until: leaseUntil(step.StartedAt)}
+	// A step that is begun no more is recorded all the same, so that the former agent's
+	// token is dead when it fails.
+	begin := BeginStep{Owner: q.owner, Seen: th.Seen(), Step: step, Now: step.SeenAt, Until: leaseUntil(step.SeenAt)}
 	if _, err = k.Threads.UpdateThread(ctx, q.ThreadKey, begin); err != nil {
 		return StepReport{}, err
 	}
-	if step.Attempts > stepAttempts {
-		return k.fail(ctx, q, step, "agent-silent")
+	if why := q.exhausted(th, step.SeenAt); why != "" {
+		return k.fail(ctx, q, step, why)
 	}
-	return k.start(ctx, q, step, startOf{target, token})
+	return k.start(ctx, q, step, at)
 }
 
-// newStep is the step to record. One more than the attempts that are allowed is
-// recorded too, so that the former agent's token is dead when the step fails.
+// exhausted says why a step is not begun once more, or "".
+func (q stepRequest) exhausted(th Thread, now Millis) string {
+	s := q.mine(th)
+	switch {
+	case s == nil || q.again:
+		return ""
+	case s.doubted() && now.Sub(s.StartedAt) >= startPatience:
+		return s.Why
+	case !s.doubted() && s.Attempts >= stepAttempts:
+		return "agent-silent"
+	}
+	return ""
+}
+
+// newStep is the step to record. A beginning of which nothing is known is made up for
+// without being counted, from when it was made first.
 func (k *Keeper) newStep(ctx context.Context, q stepRequest, th Thread, token stepToken) (Step, error) {
 	now := nowMillis()
 	step := Step{
 		ID: q.id, Kind: q.kind, Run: q.run, Fence: th.Fence, Token: token.hash(), State: StepWorking, Attempts: 1,
 		Checkpoint: th.Head, Reason: q.reason, Label: q.label, Job: q.job, StartedAt: now, SeenAt: now,
 	}
-	if former := q.mine(th); former != nil && !q.again {
+	switch former := q.mine(th); {
+	case former == nil || q.again:
+	case former.doubted():
+		step.Attempts, step.StartedAt = former.Attempts, former.StartedAt
+	default:
 		step.Attempts = former.Attempts + 1
 	}
 	if q.kind == StepCapture {
@@ -200,70 +232,6 @@ func (k *Keeper) newStep(ctx context.Context, q stepRequest, th Thread, token st
 	}
 	return step, nil
 }
-
-// target is the container of the sandbox that is asked for. A save is of what exists
-// (SO-2): it must be that instance, of this tenant and thread.
-func (k *Keeper) target(ctx context.Context, q stepRequest) (ExecTarget, error) {
-	box, err := k.Sandboxes.Sandbox(ctx, q.key)
-	switch {
-	case errors.Is(err, ErrNotFound):
-		return ExecTarget{}, refuse(string(q.kind), "sandbox "+string(q.key), "missing-reusable-sandbox")
-	case err != nil:
-		return ExecTarget{}, err
-	case box.Instance != q.instance || box.Material.Tenant != q.Tenant || box.Material.Thread != q.Thread:
-		return ExecTarget{}, refuse(string(q.kind), "sandbox "+string(q.key), "missing-reusable-sandbox")
-	case q.reason == ReasonNamed && box.Material.Run != "":
-		return ExecTarget{}, refuse(string(q.kind), "sandbox "+string(q.key), "reuse-none")
-	}
-	return ExecTarget{Cluster: box.Cluster, TaskARN: box.TaskARN, Container: box.Container}, nil
-}
-
-// startOf is where an agent is started, and with what token.
-type startOf struct {
-	target ExecTarget
-	token  stepToken
-}
-
-// start begins the agent. An answer that says nothing leaves the step working: it is
-// asked for again, or the agent is heard of.
-func (k *Keeper) start(ctx context.Context, q stepRequest, step Step, at startOf) (StepReport, error) {
-	url, host, err := k.URL.AgentURL(ctx)
-	if err != nil {
-		return StepReport{}, err
-	}
-	job := AgentJob{
-		Kind: q.kind, ID: q.id, URL: url, Host: host, Token: at.token.text(), Dir: q.options.Dir,
-		Policy: q.options.Policy, Secrets: q.options.Secrets, DeadlineSeconds: q.options.DeadlineSeconds, MaxBytes: q.options.MaxBytes,
-		Sample: q.options.Sample,
-	}
-	if q.kind != StepCapture {
-		job.Checkpoint = step.Checkpoint
-	}
-	began, err := k.Agents.Start(ctx, at.target, job)
-	if e, ok := errors.AsType[*JournalError](err); ok && began == AgentRefused {
-		return k.fail(ctx, q, step, string(began)+": "+e.Reason)
-	}
-	if e, ok := errors.AsType[*ExecError](err); ok && e.Healing == Configuration {
-		return k.fail(ctx, q, step, e.Reason)
-	}
-	if err != nil {
-		report := reportOf(step)
-		report.Why = "start-unknown"
-		k.log().Warn("start agent", "thread", q.ThreadKey.String(), "step", string(q.id), "error", err)
-		return report, nil
-	}
-	if began == AgentMissing || began == AgentRefused {
-		return k.fail(ctx, q, step, string(began))
-	}
-	return reportOf(step), nil
-}
-
-// Where a sandbox's workspace lies, if no caller says: the variable of the container's
-// main process, else the directory, else that process's own working directory.
-const (
-	WorkspaceVariable = "SANDKEEPER_WORKSPACE"
-	DefaultWorkspace  = "/workspace"
-)
 
 // fail ends a step that did not come to run. Who asks learns it at once.
 func (k *Keeper) fail(ctx context.Context, q stepRequest, step Step, why string) (StepReport, error) {

@@ -96,21 +96,23 @@ const (
 
 // Step is what an agent does for a thread, under one fence.
 type Step struct {
-	ID       CheckpointID // of the checkpoint to be made, or of the restore
-	Kind     StepKind
-	Run      RunID  // whose workspace it is; may be empty
-	Fence    int64  // under which it was begun; its token dies with it
-	Token    string // hex SHA-256 of the token's secret
-	State    StepState
-	Why      string // of a failed one: a code, and for people after it ": " and a text
-	Attempts int    // beginnings, this one included
+	ID    CheckpointID // of the checkpoint to be made, or of the restore
+	Kind  StepKind
+	Run   RunID  // whose workspace it is; may be empty
+	Fence int64  // under which it was begun; its token dies with it
+	Token string // hex SHA-256 of the token's secret
+	State StepState
+	// Why is, of a failed step, a code, and for people after it ": " and a text; of one
+	// that is at work, why it is not known whether its agent began.
+	Why      string
+	Attempts int // beginnings, this one included
 	// Checkpoint is the parent of a capture, and what a restore or verification is of.
 	Checkpoint CheckpointID
 	Reason     Reason
 	Label      *string
 	Job        *ReclaimJob // the message that waits for the end of this step
 	StartedAt  Millis
-	SeenAt     Millis // when the agent was last heard of
+	SeenAt     Millis // when it was begun, doubted, or its agent heard of, last
 	Files      int64  // so far
 	Bytes      int64  // so far
 }

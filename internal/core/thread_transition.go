@@ -84,11 +84,11 @@ func (t ReleaseLease) Landed(th Thread) bool {
 	return th.Lease.Owner == "" && (t.Fence == 0 || th.Fence == t.Fence)
 }
 
-// StepSeen is a step as it was read; the zero value is none.
+// StepSeen is a step as it was read; the zero value is none. Every beginning has a token
+// of its own.
 type StepSeen struct {
-	ID       CheckpointID
-	Fence    int64
-	Attempts int
+	ID    CheckpointID
+	Token string
 }
 
 // Seen is what a later write needs to know a step by.
@@ -96,7 +96,7 @@ func (th Thread) Seen() StepSeen {
 	if th.Step == nil {
 		return StepSeen{}
 	}
-	return StepSeen{th.Step.ID, th.Step.Fence, th.Step.Attempts}
+	return StepSeen{th.Step.ID, th.Step.Token}
 }
 
 // BeginStep records a step before its agent is started, and renews the lease.
@@ -128,6 +128,38 @@ func (t BeginStep) Apply(th Thread) (Thread, error) {
 // Landed: the step has my token.
 func (t BeginStep) Landed(th Thread) bool { return th.Step != nil && th.Step.Token == t.Step.Token }
 
+// DoubtStep says that it is not known whether a step's agent began, and why.
+type DoubtStep struct {
+	Fence  int64
+	Token  string // hex SHA-256, as in [Step.Token]
+	SeenAt Millis // as recorded when it was begun
+	Why    string
+	Now    Millis
+}
+
+// Name is "doubt step".
+func (DoubtStep) Name() string { return "doubt step" }
+
+// Apply: the step is mine and working, and its agent has not been heard of.
+func (t DoubtStep) Apply(th Thread) (Thread, error) {
+	if why := failing(
+		check{th.Fence == t.Fence, "writer-lost"},
+		check{th.Step != nil && th.Step.Token == t.Token && th.Step.State == StepWorking, "step"},
+		check{th.Step != nil && th.Step.SeenAt == t.SeenAt, "heard"},
+	); why != "" {
+		return threadRefusal(t, th, why)
+	}
+	step := *th.Step
+	step.Why, step.SeenAt = t.Why, t.Now
+	th.Step, th.UpdatedAt = &step, t.Now
+	return th, nil
+}
+
+// Landed: my step is in that doubt.
+func (t DoubtStep) Landed(th Thread) bool {
+	return th.Step != nil && th.Step.Token == t.Token && th.Step.Why == t.Why && th.Step.SeenAt == t.Now && th.Step.State == StepWorking
+}
+
 // NoteStep says that a step's agent lives, how far it is, and renews the lease.
 type NoteStep struct {
 	Fence int64
@@ -150,7 +182,7 @@ func (t NoteStep) Apply(th Thread) (Thread, error) {
 		return threadRefusal(t, th, why)
 	}
 	step := *th.Step
-	step.SeenAt, step.Files, step.Bytes = t.Now, t.Files, t.Bytes
+	step.SeenAt, step.Files, step.Bytes, step.Why = t.Now, t.Files, t.Bytes, ""
 	th.Step, th.Lease.Until, th.UpdatedAt = &step, t.Until, t.Now
 	return th, nil
 }

@@ -114,6 +114,7 @@ func (s *Threads) Commit(ctx context.Context, t core.Commit) error {
 		c.setAny("step.seenAt", t.Now)
 		c.setAny("step.files", t.Checkpoint.Files)
 		c.setAny("step.bytes", t.Checkpoint.Bytes)
+		c.remove("step.why")
 	}
 	if t.Release {
 		c.releaseLease()

@@ -81,6 +81,13 @@ func threadChange(k core.ThreadKey, t core.ThreadTransition) (*change, error) {
 		c.setAny("step.seenAt", t.Now)
 		c.setAny("step.files", t.Files)
 		c.setAny("step.bytes", t.Bytes)
+		c.remove("step.why")
+		return c, nil
+	case core.DoubtStep:
+		c := newThreadChange(k, t.Now)
+		c.need(is("fence", t.Fence), works(t.Token), same("step.seenAt", t.SeenAt))
+		c.setAny("step.why", t.Why)
+		c.setAny("step.seenAt", t.Now)
 		return c, nil
 	case core.EndStep:
 		return endStep(k, t), nil
@@ -138,7 +145,7 @@ func beginStep(k core.ThreadKey, t core.BeginStep) *change {
 	if t.Seen == (core.StepSeen{}) {
 		c.need(gone("step"))
 	} else {
-		c.need(same("step.id", t.Seen.ID), same("step.fence", t.Seen.Fence), same("step.attempts", t.Seen.Attempts))
+		c.need(same("step.id", t.Seen.ID), same("step.token", t.Seen.Token))
 	}
 	c.setAny("step", stepOf(&t.Step))
 	c.set("leaseUntil", t.Until)

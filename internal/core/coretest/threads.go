@@ -649,12 +649,20 @@ var threadTransitions = map[string]drawing[core.Thread, core.ThreadTransition]{
 		owner, fence, now := writerOf(rt, th)
 		step := drawStep(rt, fence)
 		step.Fence, step.Token = fence, "new"
-		seen := as(rt, "seen", th.Seen(), rapid.SampledFrom([]core.StepSeen{{}, {ID: "h1", Fence: 1, Attempts: 1}}))
+		seen := as(rt, "seen", th.Seen(), rapid.SampledFrom([]core.StepSeen{{}, {ID: "h1", Token: "a"}}))
 		return core.BeginStep{Owner: owner, Seen: seen, Step: step, Now: now, Until: 4000}
 	}},
 	"NoteStep": {shape: working, draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
 		_, fence, now := writerOf(rt, th)
 		return core.NoteStep{Fence: fence, Token: tokenOf(rt, th), Files: sizes.Draw(rt, "files"), Bytes: sizes.Draw(rt, "bytes"), Now: now, Until: 4000}
+	}},
+	"DoubtStep": {shape: working, draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
+		_, fence, now := writerOf(rt, th)
+		seen := moments.Draw(rt, "seen at")
+		if th.Step != nil {
+			seen = as(rt, "seen", th.Step.SeenAt, moments)
+		}
+		return core.DoubtStep{Fence: fence, Token: tokenOf(rt, th), SeenAt: seen, Why: "why", Now: now}
 	}},
 	"EndStep": {shape: working, draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
 		_, fence, now := writerOf(rt, th)
