@@ -8,6 +8,7 @@ import (
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/manifest"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
 )
 
 // TestARootOfASandboxIsBelievedOnlyAsFarAsTheStoreBearsItOut: what the manifest names is
@@ -212,6 +213,19 @@ func TestTheThreadOfATokenIsTheOnlyOne(t *testing.T) {
 		w.must(err)
 		if !strings.Contains(grants[0].Grant.URL, "/threads/t/packs/") {
 			t.Errorf("grant for %s, want the own thread's key", grants[0].Grant.URL)
+		}
+	})
+}
+
+func FuzzTokens(f *testing.F) {
+	for _, seed := range []string{"", "acme.t.1.secret", "acme.t.+1.x", "_61.t.1.x", "a.b.c.d.e", "acme..1.x", "_ff.t.1.x", "acme.t.9223372036854775808.x"} {
+		f.Add(seed)
+	}
+	store := mem.New(f)
+	k := newKeeping(nil).keeper(store.Process)
+	f.Fuzz(func(t *testing.T, token string) {
+		if _, err := k.Renew(t.Context(), token, 0, 0); code(err) != "token-dead" {
+			t.Errorf("token %q: %v, want a dead one", token, err)
 		}
 	})
 }
