@@ -23,6 +23,8 @@ const (
 	control    = "internal/core/control.go"
 	notes      = "internal/core/note.go"
 	logs       = "internal/core/log.go"
+	owed       = "internal/core/owed.go"
+	captures   = "internal/core/reclaim_owed.go"
 )
 
 func one(name, file, old, new string) mutation {
@@ -166,11 +168,15 @@ var mutations = []mutation{
 			return refusedOr(err, ReclaimInUse)
 		}
 	}
-	if outcome, err := c.guarded(ctx, a); outcome != "" || err != nil {
-		return outcome, err
+	for _, step := range []func(context.Context, *attempt) (ReclaimOutcome, error){c.guarded, c.stored, c.counted} {
+		if outcome, err := step(ctx, &a); outcome != "" || err != nil {
+			return outcome, err
+		}
 	}
-`, `	if outcome, err := c.guarded(ctx, a); outcome != "" || err != nil {
-		return outcome, err
+`, `	for _, step := range []func(context.Context, *attempt) (ReclaimOutcome, error){c.guarded, c.stored, c.counted} {
+		if outcome, err := step(ctx, &a); outcome != "" || err != nil {
+			return outcome, err
+		}
 	}
 	if box != nil {
 		t := MarkReclaiming{Instance: job.Instance, LatestRun: box.LatestRun, By: a.by, Idle: job.Kind == JobDue, Now: MillisOf(time.Now())}
@@ -210,6 +216,70 @@ var mutations = []mutation{
 		`missing && now >= since.Add(c.Limits.MissingGrace)`, `missing`),
 	one("a missing task is counted from its condemnation", reclaim,
 		`missing && now >= since.Add(c.Limits.MissingGrace)`, `missing && now >= row.UpdatedAt.Add(c.Limits.MissingGrace)`),
+
+	// Checkpoints that are owed.
+	one("the finish does not write what is owed", transition, `	if t.Owes {
+		r.Checkpoint`, `	if false {
+		r.Checkpoint`),
+	one("reclaim does not look at what its sandbox owes", reclaim,
+		`{c.bind, c.debt, c.lease}`, `{c.bind, c.lease}`),
+	one("a capture begins before the hold is read", reclaim,
+		`{c.guarded, c.stored, c.counted}`, `{c.stored, c.guarded, c.counted}`),
+	one("a workspace that cannot be stored is given up at once", captures,
+		`	over := now >= until || sure && c.OnFailure == ReleaseOnFailure`, `	over := now >= 0`),
+	one("what nobody knows of a capture counts as its failure", captures,
+		`		return c.uncaptured(ctx, a, "unknown: "+err.Error(), false)`, `		return c.uncaptured(ctx, a, "unknown: "+err.Error(), true)`),
+	one("the debt of a sandbox that is kept is forgotten", captures,
+		`	if !r.Checkpoint.Owes() {
+		return c.unmark(ctx, job, outcome)
+	}
+`, `	if true {
+		return c.unmark(ctx, job, outcome)
+	}
+`),
+	one("reclaim keeps the lease when it is done", captures,
+		`	if a.leased {
+		_, _ = c.Threads`, `	if false {
+		_, _ = c.Threads`),
+	one("a loss is told before its capture is fenced", captures,
+		`	th, err := l.fence(ctx, r)
+`, `	th, err := l.threads.Thread(ctx, threadOf(r))
+`),
+	one("a loss is told of what is stored after all", captures,
+		`	if err == nil {
+		final.State, final.ID = CheckpointDone, CheckpointOf(r.RunKey.Run)
+		return final, nil
+	}
+	if !isNotFound(err) {`, `	if err != nil && !isNotFound(err) {`),
+	one("a loss is not told to the thread", captures,
+		`	_, err = l.threads.UpdateThread(ctx, th.ThreadKey, LoseWorkspace{Run: r.RunKey.Run, Why: why, Head: th.Head, Now: MillisOf(time.Now())})
+	return final, err
+`, `	return final, nil
+`),
+	one("a loss is not told to other systems", captures,
+		`	if err == nil && final.State != CheckpointDone {
+		err = l.announce(ctx, r, final)
+	}
+`, ``),
+	one("a capture that is stored is not noted on the run", captures,
+		`	if r.Checkpoint == c {
+		return nil
+	}
+`, `	if r.Checkpoint == c || c.State == CheckpointDone {
+		return nil
+	}
+`),
+	one("a row owes for ever what is stored", captures,
+		`	_, err := l.ledger.UpdateRow(ctx, row.Instance, SettleDebt{Owed: row.Owed, Now: MillisOf(time.Now())})
+	return err
+`, `	return nil
+`),
+	one("what a run owes goes to no row", owed,
+		`	row.Owed, row.UpdatedAt = t.Run.Run, t.Now
+	return row, nil
+`, `	row.UpdatedAt = t.Now
+	return row, nil
+`),
 
 	// The operator.
 	one("hold does not look at the ledger row", operate,
