@@ -15,6 +15,13 @@ const AgentVariable = "SANDKEEPER_AGENT"
 // AgentName is the file name of the agent binary.
 const AgentName = "sandkeeper-agent"
 
+// Where a sandbox's workspace lies, if no caller says: the variable of the container's
+// main process, else the directory, else that process's own working directory.
+const (
+	WorkspaceVariable = "SANDKEEPER_WORKSPACE"
+	DefaultWorkspace  = "/workspace"
+)
+
 // ReasonAgentMissing is why no agent could begin in an image without the binary: a
 // journal can be kept and probed there, a workspace cannot be captured.
 const ReasonAgentMissing = "agent-missing"
