@@ -2,10 +2,15 @@ package main
 
 import (
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -217,6 +222,33 @@ func TestExplainSaysWhyARunIsWhereItIs(t *testing.T) {
 	sandkeeper(t, "explain", "nobody/nothing").wants(t, exitNotFound)
 	if a := sandkeeper(t, "explain", name).wants(t, exitDone); !strings.Contains(a.out, "keeps it from that") {
 		t.Errorf("as text:\n%s", a.out)
+	}
+}
+
+// TestExplainTakesFiveCalls, the one that finds the stack included.
+func TestExplainTakesFiveCalls(t *testing.T) {
+	w := installed(t)
+	r := w.begin(t, agent{run: "counted", shell: lives})
+	w.wrote(t, r, "begun")
+	var calls atomic.Int32
+	counting := func(target string) string {
+		to, err := url.Parse(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		proxy := httputil.NewSingleHostReverseProxy(to)
+		server := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, request *http.Request) {
+			calls.Add(1)
+			proxy.ServeHTTP(out, request)
+		}))
+		t.Cleanup(server.Close)
+		return server.URL
+	}
+	t.Setenv("AWS_ENDPOINT_URL", counting(w.engine.Endpoint))
+	t.Setenv("AWS_ENDPOINT_URL_ECS", counting(w.fargate.URL()))
+	e := read[explanation](t, exitDone, "explain", r.RunKey.String())
+	if n := calls.Load(); n > 5 || point(e.Evidence, "verdict").Says == "" || point(e.Evidence, "ledger").Says == "" || point(e.Evidence, "task").Says == "" {
+		t.Errorf("%d calls for %+v", n, e.Evidence)
 	}
 }
 

@@ -172,33 +172,39 @@ func (c *costCommand) sizes(ctx context.Context, in *installation, runs []core.R
 	for cluster, arns := range byCluster {
 		slices.Sort(arns)
 		for batch := range slices.Chunk(slices.Compact(arns), 100) {
-			if err := c.describe(ctx, in, cluster, batch, sizes); err != nil {
+			tasks, err := in.rawTasks(ctx, cluster, batch)
+			if err != nil {
 				return nil, err
+			}
+			for _, t := range tasks {
+				if size, ok := c.sizeOfTask(t); ok {
+					sizes[aws.ToString(t.TaskArn)] = size
+				}
 			}
 		}
 	}
 	return sizes, nil
 }
 
-func (c *costCommand) describe(ctx context.Context, in *installation, cluster string, arns []string, sizes map[string]core.TaskSize) error {
+// rawTasks are tasks in ECS's own terms, which tell their sizes.
+func (in *installation) rawTasks(ctx context.Context, cluster string, arns []string) ([]types.Task, error) {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
 	answer, err := in.ecs.DescribeTasks(ctx, &ecs.DescribeTasksInput{Cluster: &cluster, Tasks: arns})
 	if err != nil {
-		return fmt.Errorf("describe %d tasks in %s: %w", len(arns), cluster, err)
+		return nil, fmt.Errorf("describe %d tasks in %s: %w", len(arns), cluster, err)
 	}
-	for _, t := range answer.Tasks {
-		size, err := sizeOf(aws.ToString(t.Cpu), aws.ToString(t.Memory))
-		if err != nil {
-			continue // the assumed size is an estimate too
-		}
-		size.PublicIPv4 = c.PublicIPv4
-		size.ARM = slices.ContainsFunc(t.Attributes, func(a types.Attribute) bool {
-			return aws.ToString(a.Name) == "ecs.cpu-architecture" && aws.ToString(a.Value) == "arm64"
-		})
-		sizes[aws.ToString(t.TaskArn)] = size
-	}
-	return nil
+	return answer.Tasks, nil
+}
+
+// sizeOfTask is false for a task that tells no size: the assumed one will do.
+func (c *costCommand) sizeOfTask(t types.Task) (core.TaskSize, bool) {
+	size, err := sizeOf(aws.ToString(t.Cpu), aws.ToString(t.Memory))
+	size.PublicIPv4 = c.PublicIPv4
+	size.ARM = slices.ContainsFunc(t.Attributes, func(a types.Attribute) bool {
+		return aws.ToString(a.Name) == "ecs.cpu-architecture" && aws.ToString(a.Value) == "arm64"
+	})
+	return size, err == nil
 }
 
 // pricing is what an estimate is made from.

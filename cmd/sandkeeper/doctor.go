@@ -55,15 +55,24 @@ func (d *doctor) add(state, cure, format string, args ...any) {
 }
 
 // unknown is a check that got no answer.
-func (d *doctor) unknown(err error) {
-	cure := "ask again; it may pass"
-	if api, ok := errors.AsType[smithy.APIError](err); ok && slices.Contains(denied, api.ErrorCode()) {
-		cure = "let the caller do what the error names, or ask somebody who may"
+func (d *doctor) unknown(err error) { d.unknownOf("", err) }
+
+// unknownOf is one of several things that a check asks for.
+func (d *doctor) unknownOf(what string, err error) {
+	says, cure := err.Error(), "ask again; it may pass"
+	if api, ok := errors.AsType[smithy.APIError](err); ok {
+		says = api.ErrorCode() + ": " + api.ErrorMessage()
+		switch {
+		case slices.Contains(denied, api.ErrorCode()):
+			cure = "let the caller do what the error names, or ask somebody who may"
+		case slices.Contains(unserved, api.ErrorCode()):
+			cure = "this endpoint does not serve it"
+		}
 	}
-	if api, ok := errors.AsType[smithy.APIError](err); ok && slices.Contains(unserved, api.ErrorCode()) {
-		cure = "this endpoint does not serve it"
+	if what != "" {
+		says = what + ": " + says
 	}
-	d.add(stateUnknown, cure, "%v", err)
+	d.add(stateUnknown, cure, "%s", says)
 }
 
 // The codes by which services say that the caller may not, or that they do not know
@@ -127,9 +136,12 @@ func (d *doctor) report(out *console.Console) error {
 	err := out.Print(map[string]any{"version": version(), "counts": counted, "checks": d.found}, func(w *console.Writer) {
 		var rows [][]string
 		for _, f := range d.found {
-			rows = append(rows, []string{f.State, f.Check, f.Says, f.Cure})
+			rows = append(rows, []string{f.State, f.Check, f.Says})
+			if f.Cure != "" {
+				rows = append(rows, []string{"", "", "  cure: " + f.Cure})
+			}
 		}
-		w.Table([]string{"STATE", "CHECK", "FOUND", "CURE"}, rows, "")
+		w.Table([]string{"STATE", "CHECK", "FOUND"}, rows, "")
 		w.Line("%d ok, %d warnings, %d failures, %d unknown", counted[stateOK], counted[stateWarn], counted[stateFail], counted[stateUnknown])
 	})
 	bad := counted[stateFail]

@@ -96,7 +96,8 @@ func (t *tail) step(ctx context.Context) (ended bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	for piece, err := range core.ReadLogFrom(ctx, t.in.runs, t.in.blobs, t.key, t.at) {
+	reader := core.LogReader{Log: t.in.runs, Blobs: t.in.blobs}
+	for piece, err := range reader.From(ctx, t.key, t.at) {
 		if err != nil {
 			return false, err
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/ecs"
 	ecstypes "github.com/aws/aws-sdk-go-v2/service/ecs/types"
+	"github.com/aws/aws-sdk-go-v2/service/iam"
 	"github.com/aws/aws-sdk-go-v2/service/lambda"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 
@@ -388,6 +389,39 @@ func TestDoctorFindsWhatIsWrongAndSaysTheCure(t *testing.T) {
 		if c.State != stateOK && c.Cure == "" {
 			t.Errorf("no cure for %+v", c)
 		}
+	}
+}
+
+// TestDoctorCatchesAMissingPermission: without StopTask every sandbox leaks, and
+// nothing else says so before the bill.
+func TestDoctorCatchesAMissingPermission(t *testing.T) {
+	w := installed(t)
+	c, err := w.lambda.GetFunctionConfiguration(t.Context(), &lambda.GetFunctionConfigurationInput{FunctionName: new(w.out[names.OutReclaimFunction])})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, role := iam.NewFromConfig(w.engine.Config()), taskID(*c.Role)
+	_, err = client.PutRolePolicy(t.Context(), &iam.PutRolePolicyInput{
+		RoleName: &role, PolicyName: new("boundary"),
+		PolicyDocument: new(`{"Version":"2012-10-17","Statement":[{"Effect":"Deny","Action":"ecs:StopTask","Resource":"*"}]}`),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := client.DeleteRolePolicy(context.WithoutCancel(t.Context()), &iam.DeleteRolePolicyInput{RoleName: &role, PolicyName: new("boundary")}); err != nil {
+			t.Error(err)
+		}
+	})
+	d := read[diagnosed](t, exitFindings, "doctor", "--sandboxes", "0")
+	var failed []string
+	for _, c := range d.of("permissions") {
+		if c.State == stateFail {
+			failed = append(failed, c.Says)
+		}
+	}
+	if len(failed) != 1 || !strings.HasPrefix(failed[0], "reclaim may not ecs:StopTask on ") {
+		t.Errorf("permissions that fail: %q", failed)
 	}
 }
 

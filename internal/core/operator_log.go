@@ -16,12 +16,18 @@ type LogPiece struct {
 	Omitted   bool
 }
 
-// ReadLogFrom yields a run's log from a byte position on, piece by piece, each
-// checked against its digest before any of it is given out. A position behind the
-// log's end yields nothing: the log may grow to it. It ends with the first error.
-func ReadLogFrom(ctx context.Context, log RunLog, blobs Blobs, key RunKey, from int64) iter.Seq2[LogPiece, error] {
+// LogReader reads runs' logs by byte position.
+type LogReader struct {
+	Log   RunLog
+	Blobs Blobs
+}
+
+// From yields a run's log from a byte position on, piece by piece, each checked
+// against its digest before any of it is given out. A position behind the log's end
+// yields nothing: the log may grow to it. It ends with the first error.
+func (l LogReader) From(ctx context.Context, key RunKey, from int64) iter.Seq2[LogPiece, error] {
 	return func(yield func(LogPiece, error) bool) {
-		segments, err := log.Segments(ctx, key)
+		segments, err := l.Log.Segments(ctx, key)
 		if err != nil {
 			yield(LogPiece{}, err)
 			return
@@ -35,7 +41,7 @@ func ReadLogFrom(ctx context.Context, log RunLog, blobs Blobs, key RunKey, from 
 			if end = s.End; end <= from {
 				continue
 			}
-			piece, err := readSegment(ctx, blobs, s)
+			piece, err := readSegment(ctx, l.Blobs, s)
 			if err != nil {
 				yield(LogPiece{}, fmt.Errorf("read log of run %s: %w", key, err))
 				return

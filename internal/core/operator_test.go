@@ -252,10 +252,11 @@ func TestALogIsReadFromAnyPosition(t *testing.T) {
 		if whole != text {
 			t.Fatalf("transcript of %d bytes, want %d", len(whole), len(text))
 		}
+		reader := core.LogReader{Log: w.store, Blobs: w.store}
 		for _, from := range []int64{0, 1, 999, 1000, 1001, int64(len(text)) - 1, int64(len(text)), int64(len(text)) + 5} {
 			var got []byte
 			at := from
-			for piece, err := range core.ReadLogFrom(t.Context(), w.store, w.store, key("long"), from) {
+			for piece, err := range reader.From(t.Context(), key("long"), from) {
 				if err != nil || piece.From != at || piece.End != at+int64(len(piece.Data)) {
 					t.Fatalf("from %d: piece %d to %d of %d bytes: %v", from, piece.From, piece.End, len(piece.Data), err)
 				}

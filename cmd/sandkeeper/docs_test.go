@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/sandkeeper/sandkeeper/internal/console"
+)
+
+// TestTheManualNamesEveryCommandFlagAndCode, and none that is not there.
+func TestTheManualNamesEveryCommandFlagAndCode(t *testing.T) {
+	manual, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := parser(t.Context(), &commands{}, &console.Console{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := map[string]bool{}
+	for _, leaf := range k.Model.Leaves(true) {
+		if name := strings.TrimPrefix(leaf.FullPath(), "sandkeeper "); !strings.Contains(string(manual), "\n| `"+name+"` |") {
+			t.Errorf("docs/cli.md has no row for %s", name)
+		}
+		for _, group := range leaf.AllFlags(true) {
+			for _, f := range group {
+				flags["--"+f.Name] = true
+			}
+		}
+	}
+	for _, f := range k.Model.Flags {
+		if f.Name != "help" && f.Name != "version" && !strings.Contains(string(manual), "`--"+f.Name+"`") {
+			t.Errorf("docs/cli.md does not tell the flag --%s", f.Name)
+		}
+	}
+	for _, name := range regexp.MustCompile(`--[a-z][a-z0-9-]+`).FindAllString(string(manual), -1) {
+		if !flags[name] {
+			t.Errorf("docs/cli.md tells the flag %s, which does not exist", name)
+		}
+	}
+	for _, code := range []int{exitDone, exitFailed, exitUsage, exitNotFound, exitRefused, exitFindings, exitInterrupted} {
+		row := fmt.Sprintf("\n| %d | ", code)
+		if word := codes[code]; word != "" && code != exitFindings {
+			row += "`" + word + "` |"
+		}
+		if !strings.Contains(string(manual), row) {
+			t.Errorf("docs/cli.md has no row %q", row)
+		}
+	}
+}
+
+// TestWhatWritesAsksForAReason: a command that takes --dry-run changes something, and
+// acts, which are recorded, want to know why.
+func TestWhatWritesAsksForAReason(t *testing.T) {
+	k, err := parser(t.Context(), &commands{}, &console.Console{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	unrecorded := []string{"apply", "sweep", "redrive"} // what they do is decided by the functions, and in their log
+	for _, leaf := range k.Model.Leaves(true) {
+		has := func(name string) bool {
+			return slices.ContainsFunc(leaf.Flags, func(f *kong.Flag) bool { return f.Name == name })
+		}
+		if has("dry-run") && !has("why") && !slices.Contains(unrecorded, leaf.Name) {
+			t.Errorf("%s writes and asks for no reason", leaf.FullPath())
+		}
+		if has("why") && !has("dry-run") {
+			t.Errorf("%s acts and knows no dry run", leaf.FullPath())
+		}
+	}
+}
