@@ -308,7 +308,7 @@ type JournalStarter struct {
 
 // StartAgent runs the script.
 func (s JournalStarter) StartAgent(ctx context.Context, target ExecTarget, agent JournalStart, input []byte) (JournalStarted, error) {
-	script, err := s.Format.StartScript(agent)
+	script, err := s.Format.ProgramStartScript(agent)
 	if err != nil {
 		return JournalStarted{}, err
 	}
