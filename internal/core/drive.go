@@ -1,8 +1,11 @@
 package core
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -334,6 +337,7 @@ func (s *Sweep) page(ctx context.Context, r Run, from int64, last []byte, dead b
 // or, for an agent that is dead for sure, the journal's end. Of a journal that is too
 // long the middle is skipped.
 func (s *Sweep) drain(ctx context.Context, r Run, dead bool, a *allowance) (ended, error) {
+	pushes := s.Uploader != nil
 	for {
 		page, err := s.page(ctx, r, r.LogEnd, r.LogTail, dead, a)
 		if err != nil {
@@ -354,6 +358,11 @@ func (s *Sweep) drain(ctx context.Context, r Run, dead bool, a *allowance) (ende
 		if len(page.Data) == 0 {
 			return ended{}, fmt.Errorf("drain run %s: a page at %d is empty before the journal's end", r.RunKey, r.LogEnd)
 		}
+		if pushes {
+			if r, pushes, err = s.upload(ctx, r, page.Size, a); err != nil {
+				return ended{}, err
+			}
+		}
 		half := s.Limits.TranscriptCap / 2
 		if to := page.Size - half; r.LogOmitted == 0 && r.LogEnd >= half && to > r.LogEnd {
 			if r, err = s.Log.Skip(ctx, r, to); err != nil {
@@ -361,6 +370,62 @@ func (s *Sweep) drain(ctx context.Context, r Run, dead bool, a *allowance) (ende
 			}
 		}
 	}
+}
+
+// upload moves a piece of a large journal past the terminal: the sandbox's agent stores
+// it, and it is read from there and held against what a page is held against. Its end,
+// where the sentinel may be, is left to pages. Where that does not work, false is
+// answered, and pages go on.
+func (s *Sweep) upload(ctx context.Context, r Run, size int64, a *allowance) (Run, bool, error) {
+	left := size - r.LogEnd - int64(s.Limits.Page)
+	if half := s.Limits.TranscriptCap / 2; r.LogOmitted == 0 && size > s.Limits.TranscriptCap {
+		left = min(left, half-r.LogEnd)
+	}
+	if size-r.LogEnd <= s.Limits.UploadAbove || left < int64(s.Limits.Page) {
+		return r, true, nil
+	}
+	if err := a.open(); err != nil {
+		return r, false, err
+	}
+	data, err := s.pushed(ctx, r, min(left, s.Limits.UploadPiece))
+	a.spend(len(data))
+	if err != nil {
+		s.Logger.InfoContext(ctx, "upload", "run", r.RunKey.String(), "from", r.LogEnd, "err", err)
+		return r, false, ctx.Err()
+	}
+	next, err := s.Log.AppendStored(ctx, r, uploadKey(r), data)
+	if err != nil {
+		return r, false, err
+	}
+	return next, true, nil
+}
+
+// pushed has a piece stored and reads it. What it is not cut as, or does not follow the
+// log, is not used.
+func (s *Sweep) pushed(ctx context.Context, r Run, most int64) ([]byte, error) {
+	up, err := s.Uploader.Upload(ctx, UploadRequest{
+		RunKey: r.RunKey, Target: targetOf(r), Nonce: r.Nonce, From: r.LogEnd, Max: most, Key: uploadKey(r),
+	})
+	if err != nil {
+		return nil, err
+	}
+	data, err := s.Log.Blobs.Blob(ctx, uploadKey(r))
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(data)
+	// The agent cuts where a newline or the rest of a line follows: with either there is
+	// nothing to hold back.
+	cut := DefaultJournal.Cut(r.Nonce, append(slices.Clone(data), '\n'), EdgeMore)
+	switch {
+	case int64(len(data)) != up.Size || hex.EncodeToString(sum[:]) != up.SHA256:
+		return nil, fmt.Errorf("upload of run %s: stored are %d other bytes than the %d that were measured", r.RunKey, len(data), up.Size)
+	case len(data) == 0 || int64(len(data)) > most || cut.Sealed || cut.Append != len(data):
+		return nil, fmt.Errorf("upload of run %s: %d bytes are not cut as a page is", r.RunKey, len(data))
+	case !bytes.HasSuffix(up.Overlap, r.LogTail) && !bytes.HasSuffix(r.LogTail, up.Overlap):
+		return nil, fmt.Errorf("upload of run %s: %w", r.RunKey, &JournalError{Op: "push", Healing: Retry, Reason: reasonRewritten})
+	}
+	return data, nil
 }
 
 // close finishes the run and announces its sandbox's end.

@@ -93,6 +93,10 @@ type Limits struct {
 	ProbeRest int
 	// Page is the most that one drain call carries, bytes.
 	Page int
+	// UploadAbove is from what size on the rest of a journal does not come by the
+	// terminal, where its sandbox has the agent; UploadPiece is the most of it that is
+	// moved at a time, which a sweep holds in memory. Bytes.
+	UploadAbove, UploadPiece int64
 	// InlineSegment is the largest piece of log kept in DynamoDB itself, bytes.
 	InlineSegment int
 	// TranscriptCap is the longest transcript kept whole, bytes; of a longer one head
@@ -176,6 +180,8 @@ var DefaultLimits = Limits{
 	ProbeTail:         4096,
 	ProbeRest:         64 << 10,
 	Page:              1 << 20,
+	UploadAbove:       4 << 20,
+	UploadPiece:       16 << 20,
 	InlineSegment:     8 << 10,
 	TranscriptCap:     1 << 30,
 	SweepBytes:        64 << 20,
@@ -224,6 +230,7 @@ func (l Limits) Validate() error {
 	need(l.Page <= 4<<20, "a page must fit into a function's answer of 6 MB as base64")
 	need(l.TranscriptCap >= 4*int64(l.Page), "a transcript's cap must hold some pages")
 	need(l.SweepBytes >= int64(l.Page), "a sweep must be able to read a page")
+	need(l.UploadAbove >= 2*int64(l.Page) && l.UploadPiece >= int64(l.Page), "what is moved past the terminal must be more than some pages")
 	need(l.ProbeRest <= l.Page, "a probe must not carry more than a page")
 	need(l.ProbeBatch*l.ProbeRest <= 4<<20, "a probe batch must fit into a function's answer of 6 MB as base64")
 	need(l.InlineSegment <= 300<<10, "an inline segment must fit into an item of 400 KB")

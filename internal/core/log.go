@@ -89,6 +89,29 @@ func (w *LogWriter) Append(ctx context.Context, r Run, data []byte, sealed *Seal
 	return w.Log.Append(ctx, r.RunKey, a, segment)
 }
 
+// AppendStored delivers a piece that is under key already; data are its bytes, read from
+// there. It never seals.
+func (w *LogWriter) AppendStored(ctx context.Context, r Run, key string, data []byte) (Run, error) {
+	digest, err := resume(r.LogHash)
+	if err != nil {
+		return Run{}, fmt.Errorf("append to run %s: %w", r.RunKey, err)
+	}
+	digest.Write(data)
+	state, err := digest.(encoding.BinaryMarshaler).MarshalBinary()
+	if err != nil {
+		return Run{}, fmt.Errorf("append to run %s: %w", r.RunKey, err)
+	}
+	end := r.LogEnd + int64(len(data))
+	sum := sha256.Sum256(data)
+	segment := Segment{From: r.LogEnd, End: end, Epoch: r.Epoch, SHA256: hex.EncodeToString(sum[:]), Blob: key, ExpiresAt: w.expiry()}
+	a := Append{Epoch: r.Epoch, From: r.LogEnd, End: end, Hash: state, Tail: tailOf(r.LogTail, data), Omitted: r.LogOmitted}
+	return w.Log.Append(ctx, r.RunKey, a, segment)
+}
+
+// uploadKey is where a piece is stored that does not come by the terminal. It is not
+// where one is that does: an upload that cannot be used leaves that free.
+func uploadKey(r Run) string { return blobKey(r) + "-pushed" }
+
 // Skip moves the log's end to where the journal is kept again: what lies between was
 // too much. The log says so in a segment without bytes.
 func (w *LogWriter) Skip(ctx context.Context, r Run, to int64) (Run, error) {

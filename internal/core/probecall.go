@@ -16,6 +16,7 @@ type ProbeCall struct {
 	Terminate *TerminateRequest `json:"terminate,omitempty"`
 	List      *ListRequest      `json:"list,omitempty"`
 	Remove    *RemoveRequest    `json:"remove,omitempty"`
+	Push      *PushRequest      `json:"push,omitempty"`
 }
 
 // ListRequest asks for the names in a sandbox's journal directory.
@@ -43,6 +44,7 @@ type ProbeAnswer struct {
 	Terminate *TerminateReply `json:"terminate,omitempty"`
 	List      *JournalListing `json:"list,omitempty"`
 	Removed   []bool          `json:"removed,omitempty"`
+	Push      *PushReply      `json:"push,omitempty"`
 	Failure   *ProbeFailure   `json:"failure,omitempty"`
 }
 
@@ -102,14 +104,23 @@ func (c ProbeCall) Validate() error {
 		given++
 		requests = append(requests, named(c.Remove.Target))
 	}
+	if c.Push != nil {
+		given++
+		requests = append(requests, ProbeRequest{RunKey: c.Push.RunKey, Target: c.Push.Target, LogEnd: c.Push.From})
+	}
 	if given != 1 {
-		return fmt.Errorf("probe call: want exactly one of probe, page, terminate, list and remove, got %d", given)
+		return fmt.Errorf("probe call: want exactly one of probe, page, terminate, list, remove and push, got %d", given)
 	}
 	if c.Probe != nil && c.Probe.Rate < 0 {
 		return fmt.Errorf("probe call: rate: want calls a second from 0 on, got %g", c.Probe.Rate)
 	}
 	for _, q := range requests {
 		if err := q.validate(); err != nil {
+			return fmt.Errorf("probe call: %w", err)
+		}
+	}
+	if c.Push != nil {
+		if err := c.Push.Validate(); err != nil {
 			return fmt.Errorf("probe call: %w", err)
 		}
 	}
@@ -155,8 +166,20 @@ func ServeProbe(ctx context.Context, p interface {
 		gone, err := p.Remove(ctx, call.Remove.Target, call.Remove.Runs)
 		return ProbeAnswer{Removed: gone, Failure: failureOf(err)}, nil
 	}
+	if call.Push != nil {
+		return servePush(ctx, p, *call.Push), nil
+	}
 	done, err := p.Terminate(ctx, *call.Terminate)
 	return ProbeAnswer{Terminate: &done, Failure: failureOf(err)}, nil
+}
+
+func servePush(ctx context.Context, p any, q PushRequest) ProbeAnswer {
+	pusher, ok := p.(JournalPusher)
+	if !ok {
+		return ProbeAnswer{Failure: &ProbeFailure{Healing: Configuration, Reason: "push-not-served"}}
+	}
+	reply, err := pusher.Push(ctx, q)
+	return ProbeAnswer{Push: &reply, Failure: failureOf(err)}
 }
 
 func failureOf(err error) *ProbeFailure {

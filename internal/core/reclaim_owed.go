@@ -10,10 +10,10 @@ import (
 // CheckpointOf names the checkpoint that a run's end owes.
 func CheckpointOf(run RunID) CheckpointID { return CheckpointID("checkpoint-" + string(run)) }
 
-func threadOf(r Run) ThreadKey { return ThreadKey{Tenant: r.Tenant, Thread: r.Thread} }
+func runThread(r Run) ThreadKey { return ThreadKey{Tenant: r.Tenant, Thread: r.Thread} }
 
-// ownerOf is as whom reclaim writes the thread of a run.
-func ownerOf(r Run) string { return OwnerReclaim + string(r.RunKey.Run) }
+// reclaimOwner is as whom reclaim writes the thread of a run.
+func reclaimOwner(r Run) string { return OwnerReclaim + string(r.RunKey.Run) }
 
 func (c *Reclaimer) losses() losses { return losses{c.Runs, c.Ledger, c.Threads, c.Announcer} }
 
@@ -37,14 +37,14 @@ func (c *Reclaimer) lease(ctx context.Context, a *attempt) (ReclaimOutcome, erro
 		return "", nil
 	}
 	now := MillisOf(time.Now())
-	th, err := c.Threads.UpdateThread(ctx, threadOf(*a.owes), AcquireLease{Owner: ownerOf(*a.owes), Now: now, Until: now.Add(LeaseLife)})
+	th, err := c.Threads.UpdateThread(ctx, runThread(*a.owes), AcquireLease{Owner: reclaimOwner(*a.owes), Now: now, Until: now.Add(LeaseLife)})
 	switch {
 	case Refused(err):
 		return ReclaimLeased, c.postponeMark(ctx, a.job, ReclaimLeased, now.Add(c.Limits.RetryStop))
 	case err != nil:
 		return ReclaimDestroyFailed, err
 	}
-	a.leased, a.thread, a.owner = true, th.ThreadKey, ownerOf(*a.owes)
+	a.leased, a.thread, a.owner = true, th.ThreadKey, reclaimOwner(*a.owes)
 	if step := th.Step; step != nil && step.ID == CheckpointOf(a.owes.RunKey.Run) {
 		a.capturing = step.State == StepWorking && step.Fence == th.Fence
 		a.overdue = a.capturing && now >= step.StartedAt.Add(c.Limits.CaptureMost)
@@ -86,7 +86,7 @@ func (c *Reclaimer) stored(ctx context.Context, a *attempt) (ReclaimOutcome, err
 		c.unlease(ctx, *a)
 		return c.uncaptured(ctx, a, "too-long: the capture went on for "+c.Limits.CaptureMost.String(), true)
 	}
-	got, err := c.Checkpoints.Capture(ctx, CaptureRequest{Run: *a.owes, Sandbox: *a.box, Owner: ownerOf(*a.owes), Job: a.job, Again: a.again})
+	got, err := c.Checkpoints.Capture(ctx, CaptureRequest{Run: *a.owes, Sandbox: *a.box, Owner: reclaimOwner(*a.owes), Job: a.job, Again: a.again})
 	switch {
 	case err != nil:
 		return c.uncaptured(ctx, a, "unknown: "+err.Error(), false)
@@ -245,7 +245,7 @@ func (l losses) lose(ctx context.Context, r Run, row *LedgerRow, why string) err
 		err = l.settle(ctx, &r, row, final)
 	}
 	if l.threads != nil && r.Thread != "" {
-		_, _ = l.threads.UpdateThread(ctx, threadOf(r), ReleaseLease{Owner: loserOf(r)}) // else it lapses
+		_, _ = l.threads.UpdateThread(ctx, runThread(r), ReleaseLease{Owner: reclaimLoser(r)}) // else it lapses
 	}
 	return err
 }
@@ -300,23 +300,23 @@ func (l losses) final(ctx context.Context, r Run, why string) (RunCheckpoint, er
 	return final, err
 }
 
-// loserOf is as whom a run's loss is written: not as whom its capture is.
-func loserOf(r Run) string { return ownerOf(r) + ":lost" }
+// reclaimLoser is as whom a run's loss is written: not as whom its capture is.
+func reclaimLoser(r Run) string { return reclaimOwner(r) + ":lost" }
 
 // fence ends whatever capture of the run is under way, and returns the thread as it is
 // then. A lease of somebody else has a newer fence than any capture.
 func (l losses) fence(ctx context.Context, r Run) (Thread, error) {
-	key := threadOf(r)
+	key := runThread(r)
 	for range rowTries {
-		if _, err := l.threads.UpdateThread(ctx, key, ReleaseLease{Owner: ownerOf(r)}); err != nil && !Refused(err) {
+		if _, err := l.threads.UpdateThread(ctx, key, ReleaseLease{Owner: reclaimOwner(r)}); err != nil && !Refused(err) {
 			return Thread{}, err
 		}
 		now := MillisOf(time.Now())
-		th, err := l.threads.UpdateThread(ctx, key, AcquireLease{Owner: loserOf(r), Now: now, Until: now.Add(LeaseLife)})
+		th, err := l.threads.UpdateThread(ctx, key, AcquireLease{Owner: reclaimLoser(r), Now: now, Until: now.Add(LeaseLife)})
 		if !Refused(err) {
 			return th, err
 		}
-		if th, err = l.threads.Thread(ctx, key); err != nil || th.Lease.Owner != ownerOf(r) {
+		if th, err = l.threads.Thread(ctx, key); err != nil || th.Lease.Owner != reclaimOwner(r) {
 			return th, err
 		}
 	}

@@ -90,8 +90,9 @@ type Sweep struct {
 	Notes     Notes
 	Cursors   Cursors
 	Budget    Budget
-	Announcer Announcer  // nil: nobody is told
-	Fanout    ShardQueue // nil: one sweep does everything
+	Announcer Announcer       // nil: nobody is told
+	Uploader  JournalUploader // nil: every journal comes by the terminal
+	Fanout    ShardQueue      // nil: one sweep does everything
 	Limits    Limits
 	Install   string // name of the installation, see [StartedBy]
 	Provider  string // whose tasks it audits

@@ -161,7 +161,7 @@ func (o *Objects) GrantPut(ctx context.Context, key, sha256 string, size int64, 
 	return o.grant(ctx, key, ttl, func(within func(*s3.PresignOptions)) (*v4.PresignedHTTPRequest, error) {
 		return o.presign.PresignPutObject(ctx, &s3.PutObjectInput{
 			Bucket: &o.bucket, Key: &key, ContentLength: &size, IfNoneMatch: new("*"),
-			ChecksumSHA256: new(base64.StdEncoding.EncodeToString(raw)),
+			ChecksumSHA256: new(base64.StdEncoding.EncodeToString(raw)), Tagging: tagging(key),
 		}, within)
 	})
 }

@@ -243,7 +243,7 @@ var mutations = []mutation{
 		_, _ = c.Threads`),
 	one("a loss is told before its capture is fenced", captures,
 		`	th, err := l.fence(ctx, r)
-`, `	th, err := l.threads.Thread(ctx, threadOf(r))
+`, `	th, err := l.threads.Thread(ctx, runThread(r))
 `),
 	one("a loss is told of what is stored after all", captures,
 		`	if err == nil {
