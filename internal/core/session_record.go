@@ -14,6 +14,8 @@ const OwnerRun = "run:"
 // start that is asked again goes on, and says the same.
 type RunStart struct {
 	Parent   RunID        // the paused run that this one continues
+	Resumed  bool         // its sandbox was there before it
+	Noted    bool         // what follows is written, up to LostWhy
 	Head     CheckpointID // of the thread as the run found it, or as it was moved for it
 	Restored CheckpointID // brought back into the run's sandbox
 	LostRun  RunID        // whose workspace the thread had lost
@@ -92,6 +94,7 @@ type Resumed struct {
 	Run      RunKey
 	Epoch    int64
 	Instance InstanceID // of the run as read: a launch that is given up for this
+	Was      RunStart   // of the run as read
 	Sandbox  Sandbox    // as read; its latest run was read as one that ended cleanly
 	Now      Millis
 }
@@ -100,7 +103,7 @@ type Resumed struct {
 func (Resumed) Name() string { return "resumed" }
 
 // ApplyRun: running, epoch mine, no task yet, the instance as read; no recorded cancel,
-// not ending.
+// not ending, the start as read.
 func (t Resumed) ApplyRun(r Run) (Run, error) {
 	if why := failing(
 		check{r.Status == Running, "not-running"},
@@ -109,9 +112,11 @@ func (t Resumed) ApplyRun(r Run) (Run, error) {
 		check{r.Instance == t.Instance, "instance"},
 		check{r.CancelRequested == 0, "cancel-requested"},
 		check{r.Ending == nil, "ending"},
+		check{r.Start == t.Was, "start"},
 	); why != "" {
 		return Run{}, &RefusedError{Op: t.Name(), Record: "run " + t.Run.String(), Why: why}
 	}
+	r.Start.Resumed = true
 	return bound(r, t.Sandbox), nil
 }
 

@@ -134,6 +134,8 @@ type checkpointRow struct {
 
 type startRow struct {
 	Parent   core.RunID        `dynamodbav:"parent"`
+	Resumed  bool              `dynamodbav:"resumed"`
+	Noted    bool              `dynamodbav:"noted"`
 	Head     core.CheckpointID `dynamodbav:"head"`
 	Restored core.CheckpointID `dynamodbav:"restored"`
 	LostRun  core.RunID        `dynamodbav:"lostRun"`

@@ -3,6 +3,7 @@ package ddb
 import (
 	"context"
 
+	"github.com/aws/aws-sdk-go-v2/feature/dynamodb/expression"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
@@ -10,20 +11,23 @@ import (
 
 func noteStart(c *change, t core.NoteStart) {
 	c.need(is("status", core.Running), is("driverEpoch", t.Epoch), gone("cancelRequested"), gone("ending"))
-	if t.Was == (core.RunStart{}) {
-		c.need(gone("start"))
-	} else {
-		c.need(
-			same("start.parent", t.Was.Parent), same("start.head", t.Was.Head), same("start.restored", t.Was.Restored),
-			same("start.lostRun", t.Was.LostRun), same("start.lostWhy", t.Was.LostWhy), same("start.askedAt", t.Was.AskedAt),
-			same("start.readyAt", t.Was.ReadyAt),
-		)
-	}
+	c.need(started(t.Was))
 	if t.Start == (core.RunStart{}) {
 		c.remove("start")
 		return
 	}
 	c.set("start", startRow(t.Start))
+}
+
+// started is the condition that the start of a run is as it was read.
+func started(was core.RunStart) expression.ConditionBuilder {
+	if was == (core.RunStart{}) {
+		return gone("start")
+	}
+	return same("start.parent", was.Parent).And(
+		same("start.resumed", was.Resumed), same("start.noted", was.Noted), same("start.head", was.Head), same("start.restored", was.Restored),
+		same("start.lostRun", was.LostRun), same("start.lostWhy", was.LostWhy), same("start.askedAt", was.AskedAt), same("start.readyAt", was.ReadyAt),
+	)
 }
 
 func endRun(c *change, t core.EndRun) {
@@ -54,7 +58,10 @@ const (
 
 func (s *Transactions) resumeItems(t core.Resumed) ([]types.TransactWriteItem, error) {
 	bind := newChange(runPK(t.Run))
-	bind.need(is("status", core.Running), is("driverEpoch", t.Epoch), gone("taskArn"), is("instanceId", t.Instance), gone("cancelRequested"), gone("ending"))
+	bind.need(is("status", core.Running), is("driverEpoch", t.Epoch), gone("taskArn"), is("instanceId", t.Instance), gone("cancelRequested"), gone("ending"), started(t.Was))
+	start := startRow(t.Was)
+	start.Resumed = true
+	bind.set("start", start)
 	bind.set("provider", t.Sandbox.Material.Provider)
 	bind.set("sandboxKey", t.Sandbox.Key)
 	bind.set("instanceId", t.Sandbox.Instance)

@@ -1,7 +1,9 @@
 package mem
 
 import (
+	"cmp"
 	"context"
+	"slices"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 )
@@ -32,5 +34,27 @@ func (p *Process) Resume(ctx context.Context, t core.Resumed) error {
 		s.setBox(passed)
 		p.wrote("resumed " + t.Run.String())
 		return nil
+	})
+}
+
+var _ core.ThreadHistory = (*Process)(nil)
+
+// ThreadRuns lists a thread's runs, newest first.
+func (p *Process) ThreadRuns(ctx context.Context, k core.ThreadKey) ([]core.RunKey, error) {
+	return get(ctx, p, "list runs of thread", func(s *Store) ([]core.RunKey, error) {
+		var runs []core.Run
+		for _, r := range s.runs {
+			if r.Tenant == k.Tenant && r.Thread == k.Thread {
+				runs = append(runs, r)
+			}
+		}
+		slices.SortFunc(runs, func(a, b core.Run) int {
+			return cmp.Or(cmp.Compare(b.StartedAt, a.StartedAt), cmp.Compare(a.RunKey.Run, b.RunKey.Run))
+		})
+		var keys []core.RunKey
+		for _, r := range runs {
+			keys = append(keys, r.RunKey)
+		}
+		return keys, nil
 	})
 }

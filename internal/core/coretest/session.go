@@ -27,7 +27,7 @@ func anyStart(rt *rapid.T) core.RunStart { return drawStart(rt, "other start") }
 
 func drawStart(rt *rapid.T, what string) core.RunStart {
 	return core.RunStart{
-		Parent: core.RunID(texts.Draw(rt, what+" parent")), Head: core.CheckpointID(texts.Draw(rt, what+" head")),
+		Parent: core.RunID(texts.Draw(rt, what+" parent")), Resumed: booleans.Draw(rt, what+" resumed"), Noted: booleans.Draw(rt, what+" noted"), Head: core.CheckpointID(texts.Draw(rt, what+" head")),
 		Restored: core.CheckpointID(texts.Draw(rt, what+" restored")), LostRun: core.RunID(texts.Draw(rt, what+" lost")),
 		LostWhy: texts.Draw(rt, what+" why"), AskedAt: times.Draw(rt, what+" asked"), ReadyAt: times.Draw(rt, what+" ready"),
 	}
@@ -53,7 +53,7 @@ func resuming() (core.Run, core.Sandbox) {
 }
 
 func resumed(r core.Run, box core.Sandbox) core.Resumed {
-	return core.Resumed{Run: r.RunKey, Epoch: r.Epoch, Instance: r.Instance, Sandbox: box, Now: 5000}
+	return core.Resumed{Run: r.RunKey, Epoch: r.Epoch, Instance: r.Instance, Was: r.Start, Sandbox: box, Now: 5000}
 }
 
 // SessionTransactions checks the contract of [core.SessionTransactions].
@@ -116,6 +116,7 @@ func resumeRefused(t *testing.T, s Stores) {
 		"latest-run":       func(_ *core.Run, box *core.Sandbox) { box.LatestRun = "another" },
 		"reclaiming":       func(_ *core.Run, box *core.Sandbox) { box.Reclaiming = "a" },
 		"cancel-requested": func(r *core.Run, _ *core.Sandbox) { r.CancelRequested = 4 },
+		"start":            func(r *core.Run, _ *core.Sandbox) { r.Start.Noted = true },
 		"ending":           func(r *core.Run, _ *core.Sandbox) { r.Ending = &core.Ending{Reason: core.EndFailed, At: 1} },
 	} {
 		r, box := resuming()
@@ -142,7 +143,7 @@ func randomResumes(t *testing.T, s Stores) {
 		seen.TaskARN = as(rt, "task seen", box.TaskARN, tasks)
 		resume := core.Resumed{
 			Run: r.RunKey, Epoch: as(rt, "epoch", r.Epoch, epochs), Instance: as(rt, "run's instance", r.Instance, instances),
-			Sandbox: seen, Now: moments.Draw(rt, "now"),
+			Was: as(rt, "was", r.Start, rapid.Custom(anyStart)), Sandbox: seen, Now: moments.Draw(rt, "now"),
 		}
 		must(rt, s.Seed.Run(rt.Context(), r))
 		must(rt, s.Seed.Sandbox(rt.Context(), box))

@@ -1,0 +1,329 @@
+package core
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Session is the use case of the hosts: what they do with the runs of their threads,
+// from start to end (DESIGN 9). Every operation may be repeated with the same ids.
+//
+// Order: the thread's writer lease, then the instance record, as reclaim does.
+type Session struct {
+	Launcher    *Launcher // whose stores are the session's too
+	Binds       SessionTransactions
+	Controls    Controls
+	Log         *LogWriter
+	Prober      Prober
+	Notes       Notes
+	Keeper      ThreadKeeper  // nil: no checkpoints are kept
+	Definitions Definitions   // nil: only those that requests bring
+	History     ThreadHistory // nil: runs are not listed
+	// Checkpoint says which ends of runs store the workspace where neither run nor
+	// definition says.
+	Checkpoint CheckpointPolicy
+	Provider   string
+	Cluster    string // where a definition names none
+	Logger     *slog.Logger
+}
+
+// ThreadKeeper is what a session needs of the keeper of checkpoints.
+type ThreadKeeper interface {
+	Save(ctx context.Context, q SaveRequest) (StepReport, error)
+	Restore(ctx context.Context, q RestoreRequest) (StepReport, error)
+	PutConversation(ctx context.Context, key ThreadKey, seen int64, data []byte, folded []RunID) (Conversation, error)
+}
+
+var _ ThreadKeeper = (*Keeper)(nil)
+
+// ThreadHistory lists the runs of threads.
+type ThreadHistory interface {
+	// ThreadRuns lists the runs of a thread, newest first. It lags.
+	ThreadRuns(ctx context.Context, key ThreadKey) ([]RunKey, error)
+}
+
+func (s *Session) log() *slog.Logger {
+	if s.Logger == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return s.Logger
+}
+
+func (s *Session) runs() Runs     { return s.Launcher.Runs }
+func (s *Session) limits() Limits { return s.Launcher.Limits }
+
+// mine reads a run that host has the claim of.
+func (s *Session) mine(ctx context.Context, op string, k RunKey, host string) (Run, error) {
+	if err := cmp.Or(checkRun(k), checkHost(host)); err != nil {
+		return Run{}, err
+	}
+	r, err := s.runs().Run(ctx, k)
+	switch {
+	case err != nil:
+		return Run{}, unknownRun(op, k, err)
+	case r.ClaimNonce != host:
+		return Run{}, refusedRun(op, k, claimLost)
+	}
+	return r, nil
+}
+
+// lostClaim turns the refusal of a write under a claim into the claim's loss.
+func lostClaim(op string, k RunKey, err error) error {
+	switch refusalOf(err) {
+	case "epoch", "not-running", "terminal", "ending":
+		return refusedRun(op, k, claimLost)
+	}
+	return err
+}
+
+// keeps reports whether the workspace of a run is kept at its end, and so whether its
+// thread has one writer.
+func (s *Session) keeps(r Run) bool {
+	policy := cmp.Or(r.CheckpointPolicy, s.Checkpoint)
+	return s.Keeper != nil && (policy == CheckpointFinished || policy == CheckpointAlways)
+}
+
+// hostThread is the thread of a run.
+func hostThread(r Run) ThreadKey { return ThreadKey{r.Tenant, r.Thread} }
+
+// hostOwner is as whom the host of a run writes its thread.
+func hostOwner(r Run) string { return OwnerRun + string(r.RunKey.Run) }
+
+// system reports whether a lease's owner is no host, and ends by itself soon.
+func system(owner string) bool {
+	return strings.HasPrefix(owner, OwnerReclaim) || strings.HasPrefix(owner, OwnerCollect)
+}
+
+// lease takes the writer lease of a run's thread for its host, or renews it. It names
+// what is to be waited for, if anything; another writer refuses it. What a dead reclaim
+// has marked stays its own: the reclaim comes back.
+func (s *Session) lease(ctx context.Context, r Run, key SandboxKey) (th Thread, waiting string, err error) {
+	threads := s.Launcher.Threads
+	if th, err = threads.Thread(ctx, hostThread(r)); err != nil {
+		return Thread{}, "", err
+	}
+	now := nowMillis()
+	if waiting, err = s.held(ctx, th, r, key, now); waiting != "" || err != nil {
+		return Thread{}, waiting, err
+	}
+	th, err = threads.UpdateThread(ctx, hostThread(r), AcquireLease{Owner: hostOwner(r), Now: now, Until: leaseUntil(now)})
+	if refusalOf(err) == "writer-conflict" {
+		return Thread{}, "writer", nil // somebody was faster; who, the next call tells
+	}
+	if err == nil && th.FirstRun == "" {
+		th, err = threads.UpdateThread(ctx, hostThread(r), NoteRun{Run: r.RunKey.Run, Now: now})
+	}
+	return th, "", err
+}
+
+// held tells whether the lease is not to be taken now.
+func (s *Session) held(ctx context.Context, th Thread, r Run, key SandboxKey, now Millis) (waiting string, err error) {
+	switch {
+	case th.Lease.Owner == hostOwner(r), th.Lease.Owner == "":
+		return "", nil
+	case th.Lease.Live(now) && system(th.Lease.Owner):
+		return "writer", nil
+	case th.Lease.Live(now):
+		return "", refuse("lease", "thread "+th.ThreadKey.String(), "writer-conflict")
+	case !system(th.Lease.Owner):
+		return "", nil
+	}
+	box, err := s.Launcher.Sandboxes.Sandbox(ctx, key)
+	if err == nil && box.Reclaiming != "" {
+		return "reclaim", nil
+	}
+	return "", ignoreNotFound(err)
+}
+
+// giveBack gives the writer lease of a run's thread back: a courtesy, for it ends by
+// itself. A capture that is under way is fenced off by it.
+func (s *Session) giveBack(ctx context.Context, r Run, phase string) {
+	if s.Keeper == nil {
+		return
+	}
+	_, err := s.Launcher.Threads.UpdateThread(context.WithoutCancel(ctx), hostThread(r), ReleaseLease{Owner: hostOwner(r)})
+	if ignoreRefused(err) != nil {
+		s.log().WarnContext(ctx, "give back lease", "phase", phase, "run", r.RunKey.String(), "err", err)
+	}
+}
+
+// Attach takes a run for a host, or finds that the host has it. A viewer that cannot
+// drive may still read.
+func (s *Session) Attach(ctx context.Context, q AttachRequest) (RenewReport, error) {
+	if err := cmp.Or(checkRun(q.RunKey), checkHost(q.Host)); err != nil {
+		return RenewReport{}, err
+	}
+	r, err := s.attach(ctx, q)
+	if err != nil || !s.keeps(r) {
+		return RenewReport{Run: viewOf(r)}, err
+	}
+	report := RenewReport{Run: viewOf(r)}
+	_, report.Writer, err = s.lease(ctx, r, r.SandboxKey)
+	if why := refusalOf(err); why != "" {
+		report.Writer, err = why, nil
+	}
+	return report, err
+}
+
+// attach is the claim. A record that moves under it is read again.
+func (s *Session) attach(ctx context.Context, q AttachRequest) (Run, error) {
+	for range rowTries {
+		r, err := s.runs().Run(ctx, q.RunKey)
+		if err != nil {
+			return Run{}, unknownRun("attach", q.RunKey, err)
+		}
+		if why := unattachable(r); why != "" {
+			return Run{}, refusedRun("attach", q.RunKey, why)
+		}
+		now := nowMillis()
+		until := now.Add(s.limits().Attachment)
+		var t Transition = Attach{Seen: r.Epoch, Nonce: q.Host, Now: now, Until: until, Takeover: q.Takeover}
+		if r.ClaimNonce == q.Host {
+			t = Renew{Epoch: r.Epoch, Until: until} // it is the host's own
+		}
+		r, err = s.runs().Update(ctx, q.RunKey, t)
+		switch why := refusalOf(err); why {
+		case "":
+			return r, err
+		case "attached-elsewhere":
+			return Run{}, refusedRun("attach", q.RunKey, why)
+		}
+	}
+	return Run{}, refusedRun("attach", q.RunKey, "attached-elsewhere")
+}
+
+// unattachable names why nobody can drive the run, or "".
+func unattachable(r Run) string {
+	return failing(
+		check{!r.Status.Terminal(), "terminal-run"},
+		check{r.CancelRequested == 0, "cancel-requested"},
+		check{r.Ending == nil && r.Status == Running, "too-late"},
+	)
+}
+
+// Renew keeps a host's attachment and its thread's writer lease, and tells what the
+// host should know. A recorded cancel is answered, and nothing is written.
+func (s *Session) Renew(ctx context.Context, q HostRequest) (RenewReport, error) {
+	r, err := s.mine(ctx, "renew", q.RunKey, q.Host)
+	switch {
+	case err != nil:
+		return RenewReport{}, err
+	case r.CancelRequested != 0 && !r.Status.Terminal():
+		return RenewReport{Run: viewOf(r), Cancel: true}, nil
+	case r.Status != Running || r.Ending != nil:
+		return RenewReport{}, refusedRun("renew", q.RunKey, claimLost)
+	}
+	r, err = s.runs().Update(ctx, q.RunKey, Renew{Epoch: r.Epoch, Until: nowMillis().Add(s.limits().Attachment)})
+	if refusalOf(err) == "cancel-requested" {
+		if r, err = s.runs().Run(ctx, q.RunKey); err == nil {
+			return RenewReport{Run: viewOf(r), Cancel: true}, nil
+		}
+	}
+	if err == nil && s.keeps(r) {
+		err = s.renewLease(ctx, r)
+	}
+	return RenewReport{Run: viewOf(r)}, lostClaim("renew", q.RunKey, err)
+}
+
+// renewLease keeps the writer lease. Where it has lapsed and nobody took it, it is taken
+// again: finish sees by the head whether somebody wrote in between.
+func (s *Session) renewLease(ctx context.Context, r Run) error {
+	now := nowMillis()
+	_, err := s.Launcher.Threads.UpdateThread(ctx, hostThread(r), AcquireLease{Owner: hostOwner(r), Now: now, Until: leaseUntil(now)})
+	if refusalOf(err) == "writer-conflict" {
+		return refuse("renew", "thread "+hostThread(r).String(), "writer-lost")
+	}
+	return err
+}
+
+// Detach lets a run's host leave: one write, and then the lease is given up. It refuses
+// nothing: a host that has no claim any more has left already.
+func (s *Session) Detach(ctx context.Context, q HostRequest) (RenewReport, error) {
+	if err := cmp.Or(checkRun(q.RunKey), checkHost(q.Host)); err != nil {
+		return RenewReport{}, err
+	}
+	r, err := s.runs().Run(ctx, q.RunKey)
+	if err != nil {
+		return RenewReport{}, unknownRun("detach", q.RunKey, err)
+	}
+	if r.ClaimNonce == q.Host && r.Status == Running && r.CancelRequested == 0 && r.Row != RowDetached {
+		left, err := s.runs().Update(ctx, q.RunKey, Detach{Epoch: r.Epoch, Now: nowMillis()})
+		switch {
+		case Refused(err):
+			if r, err = s.runs().Run(ctx, q.RunKey); err != nil {
+				return RenewReport{}, err
+			}
+		case err != nil:
+			return RenewReport{}, err
+		default:
+			r = left
+		}
+	}
+	if r.ClaimNonce == q.Host && r.Row == RowDetached {
+		s.giveBack(ctx, r, "disconnect")
+	}
+	return RenewReport{Run: viewOf(r), Cancel: r.CancelRequested != 0 && !r.Status.Terminal()}, nil
+}
+
+// Interrupt pauses a run for a human: nothing is finished or stored, and the lease is
+// given up.
+func (s *Session) Interrupt(ctx context.Context, q InterruptRequest) (RenewReport, error) {
+	if err := q.check(); err != nil {
+		return RenewReport{}, err
+	}
+	r, err := s.mine(ctx, "interrupt", q.RunKey, q.Host)
+	if err != nil {
+		return RenewReport{}, err
+	}
+	if r.Status != Interrupted {
+		now := nowMillis()
+		t := Interrupt{Epoch: r.Epoch, Now: now, Until: now.Add(seconds(cmp.Or(q.Seconds, r.PauseSeconds), s.limits().PauseTTL))}
+		if r, err = s.runs().Update(ctx, q.RunKey, t); err != nil {
+			return RenewReport{}, lostClaim("interrupt", q.RunKey, err)
+		}
+	}
+	s.giveBack(ctx, r, "pause")
+	return RenewReport{Run: viewOf(r), Cancel: r.CancelRequested != 0}, nil
+}
+
+// Get reads a run.
+func (s *Session) Get(ctx context.Context, q GetRequest) (RunView, error) {
+	if err := checkRun(q.RunKey); err != nil {
+		return RunView{}, err
+	}
+	r, err := s.runs().Run(ctx, q.RunKey)
+	return viewOf(r), unknownRun("get", q.RunKey, err)
+}
+
+// listed is how many runs one list tells at most.
+const listed = 100
+
+// List tells the newest runs of a thread; active, only those that have not ended.
+func (s *Session) List(ctx context.Context, k ThreadKey, active bool) ([]RunView, error) {
+	if err := checkThread(k); err != nil {
+		return nil, err
+	}
+	keys, err := s.History.ThreadRuns(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	out := []RunView{}
+	for _, key := range keys[:min(len(keys), listed)] {
+		r, err := s.runs().Run(ctx, key)
+		if ignoreNotFound(err) != nil {
+			return nil, err
+		}
+		if err == nil && r.Thread == k.Thread && !(active && r.Status.Terminal()) {
+			out = append(out, viewOf(r))
+		}
+	}
+	slices.SortStableFunc(out, func(a, b RunView) int { return cmp.Compare(b.StartedAt, a.StartedAt) })
+	return out, nil
+}
+
+// execWithin bounds one exec of a session's step: the caller asks again.
+const execWithin = 20 * time.Second

@@ -1,0 +1,150 @@
+package core
+
+import (
+	"context"
+	"errors"
+)
+
+// ender is a sweep that ends one run: what sweeps do with a run that has to end, a host
+// that has it does alike.
+func (s *Session) ender() *Sweep {
+	return &Sweep{
+		Runs: s.runs(), Log: s.Log, Prober: s.Prober, Notes: s.Notes, Queue: s.Launcher.Queue, Controls: s.Controls,
+		Checkpoint: s.Checkpoint, Limits: s.limits(), Logger: s.log(),
+	}
+}
+
+// Cancel records a user's wish that a run end, from any host. The host that has the run
+// ends it in the same call; else whoever drives it does, or a sweep, always.
+func (s *Session) Cancel(ctx context.Context, q CancelRequest) (EndReport, error) {
+	if err := checkRun(q.RunKey); err != nil {
+		return EndReport{}, err
+	}
+	if q.Host != "" {
+		if err := checkHost(q.Host); err != nil {
+			return EndReport{}, err
+		}
+	}
+	r, err := RequestCancelOf(ctx, s.runs(), q.RunKey)
+	if refusalOf(err) == "terminal" {
+		return s.overAlready(ctx, "cancel", q.RunKey, q.Host)
+	}
+	if err != nil {
+		return EndReport{}, unknownRun("cancel", q.RunKey, err)
+	}
+	if r.ClaimNonce != q.Host {
+		return EndReport{Waiting: "host", Run: viewOf(r)}, nil
+	}
+	return s.endOrLeave(ctx, r, EndRun{Reason: EndCancelled}, "abort")
+}
+
+// overAlready is for the end of a run that has ended: its own host has ended it.
+func (s *Session) overAlready(ctx context.Context, op string, k RunKey, host string) (EndReport, error) {
+	r, err := s.runs().Run(ctx, k)
+	switch {
+	case err != nil:
+		return EndReport{}, err
+	case host == "" || r.ClaimNonce != host || r.Ending == nil:
+		return EndReport{}, refusedRun(op, k, "terminal-run")
+	}
+	return EndReport{Ended: true, Run: viewOf(r)}, s.announce(ctx, r)
+}
+
+// Fail has a run's host give it up: what a cancel does, with the host's error.
+func (s *Session) Fail(ctx context.Context, q FailRequest) (EndReport, error) {
+	if err := q.check(); err != nil {
+		return EndReport{}, err
+	}
+	r, err := s.mine(ctx, "fail", q.RunKey, q.Host)
+	switch {
+	case err != nil:
+		return EndReport{}, err
+	case r.Status.Terminal():
+		return EndReport{Ended: true, Run: viewOf(r)}, s.announce(ctx, r)
+	}
+	return s.endOrLeave(ctx, r, EndRun{Reason: EndFailed, Error: new(RunError(q.Error))}, "error")
+}
+
+// endOrLeave ends a run whose end is recorded. What fails is logged: the next call or a
+// sweep goes on.
+func (s *Session) endOrLeave(ctx context.Context, r Run, why EndRun, phase string) (EndReport, error) {
+	ended, err := s.end(ctx, r, why)
+	if err == nil {
+		return EndReport{Ended: true, Run: viewOf(ended)}, nil
+	}
+	s.log().WarnContext(ctx, "end run", "phase", phase, "run", r.RunKey.String(), "err", err)
+	fresh, readErr := s.runs().Run(ctx, r.RunKey)
+	switch {
+	case readErr != nil:
+		return EndReport{}, errors.Join(err, readErr)
+	case fresh.Epoch != r.Epoch:
+		return EndReport{}, refusedRun("end", r.RunKey, claimLost)
+	case fresh.Ending == nil && fresh.CancelRequested == 0 && fresh.Sealed == nil:
+		return EndReport{}, err // nothing is recorded: nobody would go on
+	}
+	reason, _ := reasonFor(err)
+	return EndReport{Waiting: reason, Run: viewOf(fresh)}, nil
+}
+
+// end is the end of a run by its own host. Order: the decision, which is final and keeps
+// an agent from beginning; the agent's end and the last of its journal; terminal status
+// and mark; the message; the lease.
+func (s *Session) end(ctx context.Context, r Run, why EndRun) (Run, error) {
+	why.Epoch, why.Now = r.Epoch, nowMillis()
+	decided, err := s.runs().Update(ctx, r.RunKey, why)
+	if reason := refusalOf(err); reason == "ending" || reason == "sealed" {
+		decided, err = s.runs().Run(ctx, r.RunKey)
+	}
+	switch {
+	case err != nil:
+		return Run{}, err
+	case decided.Epoch != r.Epoch || decided.Status.Terminal():
+		return Run{}, refusedRun("end", r.RunKey, claimLost)
+	}
+	ender := s.ender()
+	over := ended{run: decided, complete: true}
+	if decided.Sealed == nil && s.begun(decided) {
+		if over, err = ender.end(ctx, decided, newAllowance(s.limits().SweepBytes)); err != nil {
+			return Run{}, err
+		}
+	}
+	finish, err := ender.finishOf(job{run: over.run, decision: decision{reason: why.Reason}}, over)
+	if err != nil {
+		return Run{}, err
+	}
+	if s.spared(decided) {
+		finish.Reclaim, finish.Owes = ReclaimIdle, false
+	}
+	return s.conclude(ctx, r, finish)
+}
+
+// begun reports whether the agent of a run may have begun.
+func (s *Session) begun(r Run) bool { return r.TaskARN != "" && r.Start.AskedAt != 0 }
+
+// spared reports whether the sandbox of a run that its host gives up goes back to its
+// thread: it was there before the run, and no agent of it ever began (EN-11).
+func (s *Session) spared(r Run) bool {
+	return r.Sealed == nil && !s.begun(r) && r.TaskARN != "" && r.Start.Resumed && r.Ending != nil && r.Ending.Reason == EndFailed
+}
+
+// conclude writes the end of a run, announces its mark, and gives the lease back.
+func (s *Session) conclude(ctx context.Context, r Run, t Finish) (Run, error) {
+	r, err := s.runs().Update(ctx, r.RunKey, t)
+	if err != nil {
+		return Run{}, err
+	}
+	s.giveBack(ctx, r, "finish")
+	if err := s.announce(ctx, r); err != nil {
+		s.log().WarnContext(ctx, "announce end", "phase", "finish", "run", r.RunKey.String(), "err", err)
+	}
+	return r, nil
+}
+
+// announce sends the message of an ended run's mark, where there is one. A sweep sends
+// it again.
+func (s *Session) announce(ctx context.Context, r Run) error {
+	if r.Row != RowReclaim {
+		return nil
+	}
+	return s.Launcher.Queue.Send(ctx, []ReclaimJob{jobOf(r)})
+}

@@ -1,0 +1,394 @@
+package core
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+)
+
+// starting is a start on its way.
+type starting struct {
+	q          StartRequest
+	definition Definition
+	material   KeyMaterial
+	key        SandboxKey
+	run        Run
+	thread     Thread // under the lease; zero where no checkpoints are kept
+}
+
+// Start begins a run, or goes on with its start: the record, attached; the writer lease;
+// the sandbox; what it had of a workspace; the agent. It waits for nothing that takes
+// long: asked again it goes on.
+func (s *Session) Start(ctx context.Context, q StartRequest) (StartReport, error) {
+	st, err := s.plan(ctx, q)
+	if err != nil {
+		return StartReport{}, err
+	}
+	if err := s.begin(ctx, st); err != nil {
+		return StartReport{}, err
+	}
+	for _, step := range []func(context.Context, *starting) (string, error){s.write, s.ensure, s.restore, s.startAgent} {
+		if st.run.Start.ReadyAt != 0 {
+			break
+		}
+		waiting, err := step(ctx, st)
+		if failed, ok := errors.AsType[*startError](err); ok {
+			return StartReport{}, s.giveUp(ctx, st.run, failed)
+		}
+		if err != nil {
+			return StartReport{}, lostClaim("start", q.RunKey, err)
+		}
+		if waiting != "" {
+			return st.report(Provisioning, waiting), nil
+		}
+	}
+	return st.report(Ready, ""), nil
+}
+
+func (st *starting) report(state StartState, waiting string) StartReport {
+	r := st.run
+	out := StartReport{State: state, Waiting: waiting, RestoredFrom: r.Start.Restored, Run: viewOf(r)}
+	if r.Start.LostRun != "" {
+		out.Lost = &LostWorkspace{r.Start.LostRun, r.Start.LostWhy}
+	}
+	switch {
+	case r.TaskARN == "":
+	case r.Start.Resumed:
+		out.Ensured = EnsuredResumed
+	default:
+		out.Ensured = EnsuredCreated
+	}
+	return out
+}
+
+// startError is why a start cannot be gone on with: the run ends.
+type startError struct {
+	code string
+	err  error
+}
+
+func (e *startError) Error() string { return e.code + ": " + e.err.Error() }
+func (e *startError) Unwrap() error { return e.err }
+
+// giveUp ends a run whose start failed, and reports the first error.
+func (s *Session) giveUp(ctx context.Context, r Run, failed *startError) error {
+	message := failed.err.Error()
+	why := EndRun{Reason: EndFailed, Error: &RunError{Code: failed.code, Message: message[:min(len(message), maxMessage)]}}
+	if _, err := s.end(ctx, r, why); err != nil {
+		s.log().WarnContext(ctx, "end run", "phase", "error", "run", r.RunKey.String(), "err", err)
+	}
+	return &RefusedError{Op: "start", Record: "run " + r.RunKey.String() + ": " + message, Why: failed.code}
+}
+
+// plan checks a request and finds its definition.
+func (s *Session) plan(ctx context.Context, q StartRequest) (*starting, error) {
+	if err := q.check(); err != nil {
+		return nil, err
+	}
+	st := &starting{q: q}
+	switch {
+	case q.Definition != nil:
+		st.definition = *q.Definition
+	case s.Definitions == nil:
+		return nil, refusedRun("start", q.RunKey, "unknown-definition")
+	default:
+		d, err := s.Definitions.Definition(ctx, q.DefinitionName)
+		if isNotFound(err) {
+			return nil, refusedRun("start", q.RunKey, "unknown-definition")
+		}
+		if err != nil {
+			return nil, err
+		}
+		st.definition = d
+	}
+	var err error
+	st.material, err = st.definition.material(s.Provider, ThreadKey{q.Tenant, q.Thread}, q.Run)
+	st.key = st.material.Key()
+	return st, err
+}
+
+// begin puts the run's record, or finds it as this host's own and renews it.
+func (s *Session) begin(ctx context.Context, st *starting) error {
+	r, err := s.runs().Run(ctx, st.q.RunKey)
+	if isNotFound(err) {
+		if err := s.unfrozen(ctx, st); err != nil {
+			return err
+		}
+		return s.create(ctx, st)
+	}
+	if err != nil {
+		return err
+	}
+	if st.run, err = r, s.own(st.q, r); err != nil {
+		return err
+	}
+	if r.TaskARN == "" {
+		if err := s.unfrozen(ctx, st); err != nil {
+			return err
+		}
+	}
+	renewed, err := s.runs().Update(ctx, r.RunKey, Renew{Epoch: r.Epoch, Until: nowMillis().Add(s.limits().Attachment)})
+	if err != nil {
+		return lostClaim("start", r.RunKey, err)
+	}
+	st.run = renewed
+	return nil
+}
+
+// own tells why a record that is there is not the start that is asked for.
+func (s *Session) own(q StartRequest, r Run) error {
+	why := failing(
+		check{!r.Status.Terminal(), "terminal-run"},
+		check{r.ClaimNonce == q.Host, "attached-elsewhere"},
+		check{r.CancelRequested == 0, "cancel-requested"},
+		check{r.Status == Running && r.Ending == nil, "too-late"},
+		check{r.Thread == q.Thread, "another-thread"},
+	)
+	if why != "" {
+		return refusedRun("start", q.RunKey, why)
+	}
+	return nil
+}
+
+// unfrozen refuses to ask for anything that costs money while the installation is frozen.
+func (s *Session) unfrozen(ctx context.Context, st *starting) error {
+	control, err := s.Controls.Control(ctx)
+	if err == nil && control.Frozen {
+		return refusedRun("start", st.q.RunKey, "frozen")
+	}
+	return err
+}
+
+func (s *Session) create(ctx context.Context, st *starting) error {
+	d := st.definition
+	r, err := s.Launcher.Start(ctx, RunRequest{
+		RunKey: st.q.RunKey, Thread: st.q.Thread, HostNonce: st.q.Host, Definition: fmt.Sprintf("%s@%d", d.Name, d.Version),
+		TTLSeconds: d.RunTTLSeconds, Reclaim: d.reclaims(), OnLapse: d.lapse(), Checkpoint: cmp.Or(d.Checkpoint, s.Checkpoint),
+	})
+	if refusalOf(err) == "terminal" {
+		return refusedRun("start", st.q.RunKey, "terminal-run")
+	}
+	st.run = r
+	return err
+}
+
+// write makes the run's host the writer of its thread, where checkpoints are kept.
+func (s *Session) write(ctx context.Context, st *starting) (waiting string, err error) {
+	if !s.keeps(st.run) {
+		return "", nil
+	}
+	st.thread, waiting, err = s.lease(ctx, st.run, st.key)
+	return waiting, err
+}
+
+// ensure gives the run a sandbox: the thread's own, where it is there and clean, else a
+// new one. No lock is needed: the transactions decide.
+func (s *Session) ensure(ctx context.Context, st *starting) (waiting string, err error) {
+	if st.run.TaskARN != "" {
+		return "", nil
+	}
+	box, err := s.Launcher.Sandboxes.Sandbox(ctx, st.key)
+	switch {
+	case isNotFound(err):
+		return s.launch(ctx, st)
+	case err != nil:
+		return "", err
+	case box.Material != st.material:
+		return "", refuse("start", "sandbox "+string(st.key), "another-key")
+	case box.Reclaiming != "":
+		return "reclaim", nil
+	case box.LatestRun == st.run.RunKey.Run:
+		return "launch", nil // it was bound since the record was read
+	}
+	latest, err := s.runs().Run(ctx, RunKey{Tenant: st.q.Tenant, Run: box.LatestRun})
+	switch {
+	case ignoreNotFound(err) != nil:
+		return "", err
+	case err == nil && !latest.Status.Terminal():
+		return "", refuse("start", "thread "+hostThread(st.run).String(), "thread-busy")
+	}
+	return s.take(ctx, st, box, latest)
+}
+
+// take has the sandbox that is there serve the run, or makes room for another. Three
+// answers of ECS: it runs, it is gone, or nobody can tell, which changes nothing.
+func (s *Session) take(ctx context.Context, st *starting, box Sandbox, latest Run) (waiting string, err error) {
+	tasks, err := s.Launcher.Describer.Describe(ctx, box.Cluster, []string{box.TaskARN})
+	switch {
+	case err != nil:
+		return "", err
+	case len(tasks) == 1 && tasks[0].Life == TaskGone:
+		return s.launch(ctx, st)
+	case len(tasks) != 1 || tasks[0].Life != TaskLives:
+		return "unreachable", nil
+	case latest.Sealed == nil && latest.Reclaim != ReclaimIdle:
+		return "reclaim", nil // it did not end by itself: what is left of it, nobody knows
+	case st.definition.tooOld(box, nowMillis()):
+		return "reclaim", s.retire(ctx, box)
+	}
+	return s.resume(ctx, st, box)
+}
+
+// retire has a sandbox that is too old reclaimed. One that is not idle yet is on its way
+// there.
+func (s *Session) retire(ctx context.Context, box Sandbox) error {
+	if box.DueAt == 0 {
+		return nil
+	}
+	return s.Launcher.Queue.Send(ctx, []ReclaimJob{{Tenant: box.Material.Tenant, Key: box.Key, Instance: box.Instance, Kind: JobDue}})
+}
+
+// resume passes the sandbox to the run, in one write. A launch that the run had asked
+// for before is condemned first.
+func (s *Session) resume(ctx context.Context, st *starting, box Sandbox) (waiting string, err error) {
+	if err := s.condemnFormer(ctx, st.run); err != nil {
+		return "", err
+	}
+	t := Resumed{Run: st.run.RunKey, Epoch: st.run.Epoch, Instance: st.run.Instance, Was: st.run.Start, Sandbox: box, Now: nowMillis()}
+	err = s.Binds.Resume(ctx, t)
+	switch refusalOf(err) {
+	case "":
+		if err != nil && !isNotFound(err) {
+			return "", err
+		}
+	case "instance", "latest-run", "reclaiming", "task":
+		return "sandbox", nil // another was faster
+	default:
+		return "", err
+	}
+	if isNotFound(err) {
+		return "sandbox", nil
+	}
+	st.run, err = s.Launcher.launched(ctx, st.run)
+	return "", err
+}
+
+func (s *Session) condemnFormer(ctx context.Context, r Run) error {
+	if r.Instance == "" {
+		return nil
+	}
+	row, err := s.Launcher.Ledger.Row(ctx, r.Instance)
+	if err != nil || row.State != LedgerIntent {
+		return ignoreNotFound(err)
+	}
+	return s.Launcher.condemn(ctx, row, "")
+}
+
+// launch asks for a task of the run's own.
+func (s *Session) launch(ctx context.Context, st *starting) (waiting string, err error) {
+	r, err := s.Launcher.Launch(ctx, st.run, st.material, st.definition.spec(s.Cluster))
+	switch {
+	case errors.Is(err, ErrLaunchPending):
+		return "launch", nil
+	case errors.Is(err, ErrSandboxExists):
+		return "sandbox", nil
+	}
+	switch refusalOf(err) {
+	case "exists", "instance", "latest-run", "state", "task", "reclaiming":
+		return "sandbox", nil // another was faster
+	}
+	if err != nil {
+		return "", err
+	}
+	st.run = r
+	return "", nil
+}
+
+// note writes how far the start is.
+func (s *Session) note(ctx context.Context, st *starting, start RunStart) error {
+	r, err := s.runs().Update(ctx, st.run.RunKey, NoteStart{Epoch: st.run.Epoch, Was: st.run.Start, Start: start})
+	if err == nil {
+		st.run = r
+	}
+	return err
+}
+
+// restore brings the thread's head back into a sandbox that was made for the run, and
+// notes what the run finds. Once an agent may have begun nothing is restored.
+func (s *Session) restore(ctx context.Context, st *starting) (waiting string, err error) {
+	r := st.run
+	if !s.keeps(r) || r.Start.AskedAt != 0 || r.Start.Noted {
+		return "", nil
+	}
+	start := r.Start
+	start.Noted, start.Head = true, st.thread.Head
+	if lost := st.thread.WorkspaceLost; lost != nil {
+		start.LostRun, start.LostWhy = lost.Run, lost.Why
+	}
+	if !r.Start.Resumed && st.thread.Head != "" {
+		if waiting, err := s.restoreHead(ctx, st); waiting != "" || err != nil {
+			return waiting, err
+		}
+		start.Restored = st.thread.Head
+	}
+	return "", s.note(ctx, st, start)
+}
+
+func (s *Session) restoreHead(ctx context.Context, st *starting) (waiting string, err error) {
+	r := st.run
+	report, err := s.Keeper.Restore(ctx, RestoreRequest{
+		ThreadKey: hostThread(r), ID: CheckpointOf(r.RunKey.Run), Checkpoint: st.thread.Head, Run: r.RunKey.Run, Owner: hostOwner(r),
+		Key: r.SandboxKey, Instance: r.Instance, JobOptions: st.definition.options(),
+	})
+	switch why := refusalOf(err); {
+	case why == "writer-conflict" || why == "writer-lost":
+		return "writer", nil
+	case why != "":
+		return "", &startError{"restore-failed", err}
+	case err != nil:
+		return "", err
+	case report.State == StepFailed:
+		return "", &startError{"restore-failed", errors.New(report.Why)}
+	case report.State != StepDone:
+		return "restore", nil
+	}
+	return "", nil
+}
+
+// startAgent begins the agent, once. Order: that it may begin is written first, under
+// the same condition as a decision to end the run, so that of the two one is refused.
+func (s *Session) startAgent(ctx context.Context, st *starting) (waiting string, err error) {
+	if st.run.Start.AskedAt == 0 {
+		start := st.run.Start
+		start.AskedAt = nowMillis()
+		if err := s.note(ctx, st, start); err != nil {
+			return "", err
+		}
+	}
+	plan := st.q.Agent
+	agent := JournalStart{Run: st.run.RunKey.Run, Nonce: st.run.Nonce, Argv: plan.Argv, Shell: plan.Shell, Dir: cmp.Or(plan.Dir, st.definition.Workspace.Root)}
+	var input []byte
+	if plan.Input != nil {
+		input = []byte(*plan.Input)
+		agent.Input, agent.InputBytes = true, int64(len(input))
+	}
+	until, cancel := context.WithTimeout(ctx, execWithin)
+	defer cancel()
+	if _, err := s.Launcher.Agents.StartAgent(until, targetOf(st.run), agent, input); err != nil {
+		return s.unstarted(ctx, st, err)
+	}
+	start := st.run.Start
+	start.ReadyAt = nowMillis()
+	return "", s.note(ctx, st, start)
+}
+
+// unstarted tells whether an agent that was not heard of may still begin. Only what the
+// sandbox or ECS has said ends the run; a call that was lost is made again.
+func (s *Session) unstarted(ctx context.Context, st *starting, err error) (waiting string, _ error) {
+	_, isExec := errors.AsType[*ExecError](err)
+	_, isScript := errors.AsType[*JournalError](err)
+	switch {
+	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+		return "task", nil
+	case !isExec && !isScript:
+		return "", err
+	}
+	switch d := s.Launcher.diagnose(ctx, st.run, err); {
+	case d.Gone:
+		return "", &startError{"sandbox-gone", fmt.Errorf("%s: %w", d.Detail, err)}
+	case d.Healing == Configuration:
+		return "", &startError{"agent-not-started", fmt.Errorf("%s %s: %w", d.Reason, d.Detail, err)}
+	}
+	return "task", nil
+}
