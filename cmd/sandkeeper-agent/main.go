@@ -40,6 +40,7 @@ var commands = map[string]func(args []string) int{
 	"worker":  worker,
 	"status":  status,
 	"git":     gitCommand,
+	"push":    push,
 	"version": version,
 	"run":     func([]string) int { return wrapper.Start(os.Stdin, os.Stdout) },
 	"probe":   func([]string) int { return wrapper.Probe(os.Stdin, os.Stdout) },
@@ -58,6 +59,8 @@ const usage = `usage: sandkeeper-agent COMMAND [FLAGS]
            -detach       leave a worker behind, as start does
            -progress     a line on stderr that tells how far it is, also without a terminal
   status   tell how far a job is: -kind KIND -id ID [-claims DIR]
+  push     measure a piece of a run's journal, or store it: {run, nonce, from, max} and, as
+           measured, {size, sha256, url, headers} on stdin; [-dir DIR] of the journals
   git      save DIR OUT | restore DIR IN: the state of the repositories below DIR, by hand
   version  print the version
 

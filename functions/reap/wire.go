@@ -23,7 +23,7 @@ func wire(b *boot.Boot) *core.Sweep {
 	limits, db, queues := core.DefaultLimits, dynamodb.NewFromConfig(b.AWS), sqs.NewFromConfig(b.AWS)
 	runs := ddb.NewRuns(db, b.Get(names.RunsTable))
 	boxes := ddb.NewSandboxes(db, b.Get(names.SandboxesTable))
-	blobs := s3blob.New(s3.NewFromConfig(b.AWS), b.Get(names.LogBucket))
+	blobs := s3blob.NewObjects(s3.NewFromConfig(b.AWS), b.Get(names.LogBucket))
 	tasks := &ecstask.Tasks{ECS: ecs.NewFromConfig(b.AWS)}
 	probe := core.RemoteProber{Caller: &lambdaprobe.Caller{
 		Lambda: awslambda.NewFromConfig(b.AWS), Function: b.Get(names.ProbeFunction), Timeout: limits.ProbeTimeout,
@@ -34,6 +34,7 @@ func wire(b *boot.Boot) *core.Sweep {
 		Sandboxes: boxes, Ledger: boxes, Due: boxes, Breaker: boxes, Cursors: boxes, Budget: boxes,
 		Controls: core.ModeDefault{Controls: boxes, Mode: core.Mode(b.Get(names.Mode))},
 		Tasks:    tasks, Lister: tasks, Prober: probe, Journals: probe,
+		Uploader:  core.GrantedUploader{Pusher: probe, Grants: blobs},
 		Queue:     sqsout.New(queues, b.Get(names.ReclaimQueue)),
 		Fanout:    sqsout.NewShards(queues, b.Get(names.ShardQueue)),
 		Announcer: ebout.New(eventbridge.NewFromConfig(b.AWS), b.Get(names.EventBus)),

@@ -71,6 +71,7 @@ set -- $said
 case "$#.${1-}" in
 4.measured|4.stored) answer "result=$1 size=$2 digest=$3 overlap=$4"; finish ;;
 2.refused) refuse "$2" ;;
+3.refused) refuse "$2" "$3" ;;
 esac
 refuse agent-failed
 `
