@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/engine"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
@@ -357,6 +358,45 @@ func TestFreezeThawAndModeAreRecorded(t *testing.T) {
 	if len(acts) < 4 || acts[0].Op != "mode" || acts[0].Detail != "enforce" || acts[0].By != "tester" {
 		t.Errorf("recorded %+v", acts)
 	}
+}
+
+// TestOutputsThatAreGivenDoWithoutCloudFormation, by flag or environment; what is missing
+// is asked for.
+func TestOutputsThatAreGivenDoWithoutCloudFormation(t *testing.T) {
+	w := installed(t)
+	var given []string
+	for _, key := range needed {
+		given = append(given, string(key)+"="+w.out[key])
+	}
+	sandkeeper(t, "runs", "--stack", "absent", "--output", strings.Join(given, ",")).wants(t, exitDone)
+	sandkeeper(t, "runs", "--stack", "absent", "--output", given[0]).wants(t, exitNotFound)
+	t.Setenv("SANDKEEPER_OUTPUTS", strings.Join(given, ","))
+	sandkeeper(t, "runs", "--stack", "absent").wants(t, exitDone)
+}
+
+// TestLocalLetsNothingOfTheCallersIn: neither a profile, nor a session, nor what a
+// configuration file says.
+func TestLocalLetsNothingOfTheCallersIn(t *testing.T) {
+	installed(t)
+	file := filepath.Join(t.TempDir(), "config")
+	text := "[profile prod]\nregion = eu-west-1\nendpoint_url = https://example.test\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{
+		"AWS_CONFIG_FILE": file, "AWS_PROFILE": "prod", "AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_SESSION_TOKEN": "session",
+	} {
+		t.Setenv(name, value)
+	}
+	cfg, err := (&globals{Local: true}).config(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := cfg.Credentials.Retrieve(t.Context())
+	if err != nil || keys.AccessKeyID != "test" || keys.SecretAccessKey != "test" || keys.SessionToken != "" || cfg.Region != engine.Region {
+		t.Errorf("credentials of %s in %s: %v", keys.AccessKeyID, cfg.Region, err)
+	}
+	sandkeeper(t, "runs").wants(t, exitDone)
 }
 
 func TestWhoActsIsTheCallersIdentityUnlessNamed(t *testing.T) {

@@ -314,7 +314,10 @@ func (d *doctor) sandboxes(ctx context.Context) {
 			continue
 		}
 		asked++
-		answer, err := exec.Exec(ctx, core.ExecTarget{Cluster: r.Cluster, TaskARN: r.TaskARN, Container: r.Container}, looking, nil)
+		var answer core.ExecResult
+		if err = d.in.free(ctx, r); err == nil {
+			answer, err = exec.Exec(ctx, core.ExecTarget{Cluster: r.Cluster, TaskARN: r.TaskARN, Container: r.Container}, looking, nil)
+		}
 		if err != nil {
 			d.unknownOf("run "+r.RunKey.String(), err)
 			continue

@@ -96,9 +96,12 @@ func pathStyle(o *s3.Options) {
 
 // config loads the AWS configuration as flags and environment say.
 func (g *globals) config(ctx context.Context) (aws.Config, error) {
+	if g.Local {
+		return g.localConfig()
+	}
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
-	options := []func(*config.LoadOptions) error{config.WithAppID("sandkeeper"), config.WithLogger(logging.Nop{})}
+	options := []func(*config.LoadOptions) error{config.WithAppID(names.Stack), config.WithLogger(logging.Nop{})}
 	if g.EndpointURL != "" {
 		options = append(options, config.WithBaseEndpoint(g.EndpointURL))
 	}
@@ -108,14 +111,6 @@ func (g *globals) config(ctx context.Context) (aws.Config, error) {
 	if g.Profile != "" {
 		options = append(options, config.WithSharedConfigProfile(g.Profile))
 	}
-	if g.Local {
-		if err := guard(g, os.Environ()); err != nil {
-			return aws.Config{}, err
-		}
-		options = append(options, config.WithSharedConfigFiles(nil), config.WithSharedCredentialsFiles(nil),
-			config.WithRegion(cmp.Or(g.Region, os.Getenv("AWS_REGION"), engine.Region)),
-			config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider("test", "test", "")))
-	}
 	cfg, err := config.LoadDefaultConfig(ctx, options...)
 	if err != nil {
 		return aws.Config{}, badInput("load AWS configuration: %v", err)
@@ -124,6 +119,26 @@ func (g *globals) config(ctx context.Context) (aws.Config, error) {
 		return aws.Config{}, badInput("no Region: say --region or set AWS_REGION")
 	}
 	return cfg, nil
+}
+
+// localConfig takes nothing but endpoints and the Region from the environment, and
+// reads no file: no profile, role or token of the caller's gets in.
+func (g *globals) localConfig() (aws.Config, error) {
+	if err := guard(g, os.Environ()); err != nil {
+		return aws.Config{}, err
+	}
+	env, err := config.NewEnvConfig()
+	if err != nil {
+		return aws.Config{}, badInput("read environment: %v", err)
+	}
+	return aws.Config{
+		Region:        cmp.Or(g.Region, env.Region, engine.Region),
+		BaseEndpoint:  new(cmp.Or(g.EndpointURL, env.BaseEndpoint)),
+		Credentials:   credentials.NewStaticCredentialsProvider("test", "test", ""),
+		ConfigSources: []any{env}, // the endpoints of single services
+		Logger:        logging.Nop{},
+		AppID:         names.Stack,
+	}, nil
 }
 
 // guard refuses what is not this machine: the same guard as for every local command.

@@ -118,6 +118,9 @@ func (t *tail) step(ctx context.Context) (ended bool, err error) {
 // look reads on in the sandbox, up to the journal's end. A sandbox that cannot be
 // asked now is asked again at the next step.
 func (t *tail) look(ctx context.Context, r core.Run) (ended bool, err error) {
+	if t.err = t.in.free(ctx, r); t.err != nil {
+		return false, ctx.Err()
+	}
 	for {
 		page, err := t.in.probe.Page(ctx, core.PageRequest{RunKey: r.RunKey, Target: core.ExecTarget{
 			Cluster: r.Cluster, TaskARN: r.TaskARN, Container: r.Container,
@@ -138,6 +141,21 @@ func (t *tail) look(ctx context.Context, r core.Run) (ended bool, err error) {
 			return false, nil
 		}
 	}
+}
+
+// free refuses a container that a long exec user has: one session at a time, whoever
+// asks for it.
+func (in *installation) free(ctx context.Context, r core.Run) error {
+	box, err := in.boxes.Sandbox(ctx, r.SandboxKey)
+	switch {
+	case errors.Is(err, core.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case box.ExecUntil > core.MillisOf(time.Now()):
+		return &core.ProbeFailure{Healing: core.Retry, Reason: "busy"}
+	}
+	return nil
 }
 
 // before are the journal's bytes before the position, as far as they are known.

@@ -65,10 +65,7 @@ func (c *redriveCommand) Run(ctx context.Context, in *installation, out *console
 			return err
 		}
 	}
-	letters, err := r.all(ctx, waiting)
-	if err != nil {
-		return err
-	}
+	letters, failed := r.all(ctx, waiting)
 	counted := map[string]int{letterSent: 0, letterSettled: 0, letterInvalid: 0, letterFailed: 0}
 	for _, l := range letters {
 		counted[l.State]++
@@ -77,6 +74,9 @@ func (c *redriveCommand) Run(ctx context.Context, in *installation, out *console
 		printLetters(w, letters, c.DryRun)
 	}); err != nil {
 		return err
+	}
+	if failed != nil {
+		return failed // what was done before is printed
 	}
 	if left := counted[letterInvalid] + counted[letterFailed]; left > 0 {
 		return &findingsError{left}
@@ -176,8 +176,9 @@ func depth(ctx context.Context, queues *sqs.Client, url string) (int, error) {
 	return n, nil
 }
 
-// all goes through the queue once. What stays is handed back at the end: until then
-// it is hidden, so that nothing is met twice.
+// all goes through the queue once, and returns what became of each letter up to an
+// error. What stays is handed back at the end: until then it is hidden, so that nothing
+// is met twice.
 func (r *redrive) all(ctx context.Context, waiting int) ([]letter, error) {
 	letters, seen := []letter{}, map[string]bool{}
 	defer r.out.Done()
@@ -185,7 +186,7 @@ func (r *redrive) all(ctx context.Context, waiting int) ([]letter, error) {
 	for empty := 0; empty < 2 && len(letters) < lettersMost; {
 		batch, err := r.receive(ctx)
 		if err != nil {
-			return nil, err
+			return letters, err
 		}
 		fresh := 0
 		for _, l := range batch {

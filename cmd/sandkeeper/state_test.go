@@ -9,11 +9,14 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	dynamotypes "github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 	"github.com/aws/aws-sdk-go-v2/service/ecs"
 	ecstypes "github.com/aws/aws-sdk-go-v2/service/ecs/types"
 	"github.com/aws/aws-sdk-go-v2/service/iam"
@@ -247,6 +250,36 @@ func TestLogsGiveTheExactBytesFromAnyPosition(t *testing.T) {
 	}
 	sandkeeper(t, "logs", name, "--from", "-1").wants(t, exitUsage)
 	sandkeeper(t, "logs", "nobody/nothing").wants(t, exitNotFound)
+}
+
+// TestLogsLeavesABusySandboxAlone: one exec session at a time, whoever asks for it.
+func TestLogsLeavesABusySandboxAlone(t *testing.T) {
+	w := installed(t)
+	r := w.begin(t, agent{run: "busy", shell: lives})
+	w.wrote(t, r, "begun")
+	busy := func(until core.Millis) {
+		_, err := w.db.UpdateItem(t.Context(), &dynamodb.UpdateItemInput{
+			TableName: new(w.out[names.OutSandboxesTable]), Key: item{
+				names.PK.Name: &dynamotypes.AttributeValueMemberS{Value: names.SandboxKeys + string(r.SandboxKey)},
+				names.SK.Name: &dynamotypes.AttributeValueMemberS{Value: "sandbox"},
+			},
+			UpdateExpression: new("SET execUntil = :until"), ConditionExpression: new("attribute_exists(pk)"),
+			ExpressionAttributeValues: item{":until": &dynamotypes.AttributeValueMemberN{Value: strconv.FormatInt(int64(until), 10)}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	busy(core.MillisOf(time.Now().Add(time.Hour)))
+	execs := w.fargate.Metrics().Calls["ExecuteCommand"]
+	a := sandkeeper(t, "logs", r.RunKey.String(), "--live").wants(t, exitDone)
+	if a.out != "" || !strings.Contains(a.err, "busy") || w.fargate.Metrics().Calls["ExecuteCommand"] != execs {
+		t.Errorf("stdout %q, stderr %q", a.out, a.err)
+	}
+	busy(1)
+	if a := sandkeeper(t, "logs", r.RunKey.String(), "--live").wants(t, exitDone); a.out != "begun" {
+		t.Errorf("free again: stdout %q, stderr %q", a.out, a.err)
+	}
 }
 
 func (w *world) file(t *testing.T, text string) string {
