@@ -542,3 +542,71 @@ func (o *owed) settledWell(what string, live bool) {
 		o.t.Errorf("%s: nobody was told", what)
 	}
 }
+
+// keeper is core's own keeper as reclaim reaches it; its agents are started nowhere.
+type keeper struct {
+	*core.Keeper
+	jobs []core.AgentJob
+}
+
+func (k *keeper) Start(_ context.Context, _ core.ExecTarget, job core.AgentJob) (core.AgentStarted, error) {
+	k.jobs = append(k.jobs, job)
+	return core.AgentBegan, nil
+}
+
+func (k *keeper) AgentURL(context.Context) (string, string, error) {
+	return "http://127.0.0.1", "", nil
+}
+
+func (k *keeper) Capture(ctx context.Context, q core.CaptureRequest) (core.Captured, error) {
+	report, err := k.Save(ctx, core.SaveRequest{
+		ThreadKey: core.ThreadKey{Tenant: q.Run.Tenant, Thread: q.Run.Thread}, ID: core.CheckpointOf(q.Run.RunKey.Run), Run: q.Run.RunKey.Run,
+		Owner: q.Owner, Key: q.Sandbox.Key, Instance: q.Sandbox.Instance, Job: &q.Job, Again: q.Again,
+	})
+	state := map[core.StepState]core.CaptureState{core.StepWorking: core.Capturing, core.StepDone: core.CaptureDone, core.StepFailed: core.CaptureFailed}
+	return core.Captured{State: state[report.State], ID: report.ID, Why: report.Why}, err
+}
+
+// TestReclaimWithTheKeeper goes through a capture that fails, is begun anew, and is
+// stored, with core's keeper in the model's place.
+func TestReclaimWithTheKeeper(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := oweCheckpoint(t, core.ReclaimEnd)
+		k := &keeper{}
+		k.Keeper = &core.Keeper{Threads: o.store, Sandboxes: o.store, Agents: k, URL: k, Queue: o.store}
+		o.keeper = k
+		o.expect(o.job, core.ReclaimCapturing, false)
+		o.expect(o.job, core.ReclaimCapturing, false) // a duplicate begins nothing
+		if len(k.jobs) != 1 {
+			t.Fatalf("started %d agents", len(k.jobs))
+		}
+		if err := k.Fail(t.Context(), k.jobs[0].Token, "too-large", "1 TiB"); err != nil {
+			t.Fatal(err)
+		}
+		if jobs := o.store.TakeJobs(); !slices.Equal(jobs, []core.ReclaimJob{o.job}) {
+			t.Errorf("the failure sent %+v", jobs)
+		}
+		o.expect(o.job, core.ReclaimUncaptured, false)
+		o.stands(core.CheckpointFailed)
+		time.Sleep(time.Minute)
+		o.expect(o.job, core.ReclaimCapturing, false)
+		if len(k.jobs) != 2 {
+			t.Fatalf("started %d agents, want the capture begun anew", len(k.jobs))
+		}
+		if _, err := k.Renew(t.Context(), k.jobs[0].Token, 1, 1); err == nil {
+			t.Error("the first agent's token lives")
+		}
+		th := o.thread()
+		err := o.store.Commit(t.Context(), core.Commit{
+			Writer: th.Writer(), Now: now(), Token: th.Step.Token,
+			Checkpoint: core.Checkpoint{ThreadKey: threadR, ID: "checkpoint-r", CreatedAt: now(), SourceRun: "r", Digest: "d"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.expect(o.job, core.ReclaimDestroyed, false)
+		o.stands(core.CheckpointDone)
+		o.running(false, 1)
+		o.check()
+	})
+}
