@@ -324,13 +324,21 @@ func (l losses) fence(ctx context.Context, r Run) (Thread, error) {
 }
 
 // superseded reports whether the thread's head is newer than the end of the run, and
-// not of its own workspace.
+// not of its own workspace. What the head was made of is as old as the beginning of its
+// capture: the agent may have gone on writing after that.
 func (l losses) superseded(ctx context.Context, th Thread, r Run) (bool, error) {
 	if th.Head == "" || th.Head == CheckpointOf(r.RunKey.Run) || r.FinishedAt == 0 {
 		return false, nil
 	}
 	head, err := l.threads.Checkpoint(ctx, th.ThreadKey, th.Head)
-	return err == nil && head.CreatedAt > r.FinishedAt, ignoreNotFound(err)
+	if err != nil {
+		return false, ignoreNotFound(err)
+	}
+	taken := head.CreatedAt
+	if step := th.Step; step != nil && step.ID == th.Head && step.Kind == StepCapture {
+		taken = min(taken, step.StartedAt)
+	}
+	return head.SourceRun != r.RunKey.Run && taken > r.FinishedAt, nil
 }
 
 // announce tells other systems that a checkpoint failed, was superseded or is lost.

@@ -306,6 +306,28 @@ var owedCases = map[string]struct {
 			o.t.Errorf("asked %d times, head %q", len(o.asked), o.thread().Head)
 		}
 	}},
+	"a save of the run itself that began before its end is not newer": {core.ReclaimEnd, func(o *owed) {
+		o.savedLate("mine", o.run("r").FinishedAt.Add(-time.Second), "r")
+		o.expect(o.job, core.ReclaimCapturing, false)
+		o.captured()
+		o.expect(o.job, core.ReclaimDestroyed, false)
+		o.stands(core.CheckpointDone)
+		if o.thread().Head != "checkpoint-r" {
+			o.t.Errorf("head %q", o.thread().Head)
+		}
+	}},
+	"a save of nobody's run that began before its end is not newer": {core.ReclaimEnd, func(o *owed) {
+		o.savedLate("host", o.run("r").FinishedAt.Add(-time.Second), "")
+		o.expect(o.job, core.ReclaimCapturing, false)
+		o.captured()
+		o.expect(o.job, core.ReclaimDestroyed, false)
+		o.stands(core.CheckpointDone)
+	}},
+	"a save of nobody's run that began after its end is newer": {core.ReclaimEnd, func(o *owed) {
+		o.savedLate("host", o.run("r").FinishedAt.Add(time.Millisecond), "")
+		o.expect(o.job, core.ReclaimDestroyed, false)
+		o.stands(core.CheckpointSuperseded)
+	}},
 	"an older head is gone out from": {core.ReclaimEnd, func(o *owed) {
 		r := o.run("r")
 		r.FinishedAt += 1000
@@ -376,6 +398,27 @@ func (o *owed) saved(id core.CheckpointID) {
 		err = o.store.Commit(o.t.Context(), core.Commit{
 			Writer: th.Writer(), Now: now(), Expected: th.Head, Release: true,
 			Checkpoint: core.Checkpoint{ThreadKey: threadR, ID: id, Parent: th.Head, CreatedAt: now(), Reason: core.ReasonNamed, Digest: "d"},
+		})
+	}
+	if err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// savedLate has a save end now whose agent was started at a time before.
+func (o *owed) savedLate(id core.CheckpointID, started core.Millis, run core.RunID) {
+	o.t.Helper()
+	time.Sleep(time.Minute)
+	owner := "save:" + string(id)
+	th, err := o.store.UpdateThread(o.t.Context(), threadR, core.AcquireLease{Owner: owner, Now: now(), Until: now().Add(core.LeaseLife)})
+	if err == nil {
+		step := core.Step{ID: id, Kind: core.StepCapture, Run: run, Fence: th.Fence, Token: "t", State: core.StepWorking, Checkpoint: th.Head, StartedAt: started, SeenAt: now()}
+		_, err = o.store.UpdateThread(o.t.Context(), threadR, core.BeginStep{Owner: owner, Seen: th.Seen(), Step: step, Now: now(), Until: now().Add(core.LeaseLife)})
+	}
+	if err == nil {
+		err = o.store.Commit(o.t.Context(), core.Commit{
+			Writer: th.Writer(), Now: now(), Expected: th.Head, Release: true, Token: "t",
+			Checkpoint: core.Checkpoint{ThreadKey: threadR, ID: id, Parent: th.Head, CreatedAt: now(), Reason: core.ReasonNamed, Digest: "d", SourceRun: run},
 		})
 	}
 	if err != nil {
