@@ -102,6 +102,7 @@ var checks = []struct {
 	{"quotas", (*doctor).quotas},
 	{"definition", (*doctor).definition},
 	{"tasks", (*doctor).tasks},
+	{"endings", (*doctor).endings},
 	{"sandboxes", (*doctor).sandboxes},
 }
 

@@ -290,6 +290,45 @@ func deafness(t core.Task) string {
 	return ""
 }
 
+// endings looks at the tasks that ECS still remembers: a container's main process must
+// outlive every agent in it, or there is nothing left to read when one ends.
+func (d *doctor) endings(ctx context.Context) {
+	cluster := d.in.out[names.OutCluster]
+	answer, err := d.in.ecs.ListTasks(ctx, &ecs.ListTasksInput{Cluster: &cluster, DesiredStatus: ecstypes.DesiredStatusStopped})
+	if err != nil {
+		d.unknown(err)
+		return
+	}
+	tasks, err := d.remembered(ctx, cluster, answer.TaskArns)
+	if err != nil {
+		d.unknown(err)
+		return
+	}
+	before := len(d.found)
+	for _, t := range tasks {
+		if t.StopCode == string(ecstypes.TaskStopCodeEssentialContainerExited) {
+			d.warn("let the container's main process be one that waits, and outlives every agent in it; look at the container's log", "task %s ended by itself: %s", taskID(t.ARN), t.Reason)
+		}
+	}
+	if len(d.found) == before {
+		d.ok("none of the %d tasks that ECS remembers ended by itself", len(tasks))
+	}
+}
+
+// remembered are stopped tasks of this installation.
+func (d *doctor) remembered(ctx context.Context, cluster string, arns []string) ([]core.Task, error) {
+	if len(arns) == 0 {
+		return nil, nil
+	}
+	tasks, err := d.in.tasks.Describe(ctx, cluster, arns[:min(len(arns), 100)])
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(tasks, func(t core.Task) bool {
+		return t.Life != core.TaskGone || !strings.HasPrefix(t.StartedBy, d.in.out[names.OutInstall]+"/")
+	}), nil
+}
+
 // looking is what a sandbox is asked: which of the tools that our scripts use it
 // lacks, and whether our agent is there.
 const looking = `for t in cat dd grep head mkdir od sed sleep stat tail tr wc; do command -v $t >/dev/null 2>&1 || echo "lacks $t"; done

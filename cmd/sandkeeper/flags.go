@@ -31,13 +31,18 @@ func (spanMapper) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-const day = 24 * time.Hour
+const (
+	day      = 24 * time.Hour
+	mostDays = 36500
+)
 
 func parseSpan(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		var n float64
-		n, err = strconv.ParseFloat(days, 64)
+		if n, err = strconv.ParseFloat(days, 64); !(n > 0 && n <= mostDays) {
+			n = 0 // none, or more than a duration holds
+		}
 		d = time.Duration(n * float64(day))
 	}
 	if err != nil || d <= 0 {

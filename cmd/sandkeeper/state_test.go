@@ -377,6 +377,11 @@ func TestDoctorFindsWhatIsWrongAndSaysTheCure(t *testing.T) {
 	w := installed(t)
 	r := w.begin(t, agent{run: "examined", shell: lives})
 	w.wrote(t, r, "begun")
+	dies := w.begin(t, agent{run: "dies", shell: lives, stays: true})
+	if err := w.fargate.KillTask(dies.TaskARN); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the event of its end has come", func() bool { return w.read(t, dies.RunKey).TaskStoppedAt != 0 })
 	dead := w.out[names.OutDeadLetterQueue]
 	w.send(t, dead, `{"instance":"x","kind":"nuke"}`)
 	t.Cleanup(func() { w.drain(t, dead) })
@@ -410,6 +415,9 @@ func TestDoctorFindsWhatIsWrongAndSaysTheCure(t *testing.T) {
 	}
 	if found := states("sandboxes", stateWarn); len(found) == 0 || !strings.Contains(found[0].Says, core.AgentName) {
 		t.Errorf("sandboxes: %+v", d.of("sandboxes"))
+	}
+	if found := states("endings", stateWarn); !slices.ContainsFunc(found, func(c checked) bool { return strings.Contains(c.Says, taskID(dies.TaskARN)) }) {
+		t.Errorf("endings: %+v", d.of("endings"))
 	}
 	// No emulator knows quotas; what is not known is never fine.
 	if found := states("quotas", stateUnknown); len(found) != len(quotas) {
