@@ -225,6 +225,9 @@ func TestKeeperSurvivesAnotherProcessAtEveryCall(t *testing.T) {
 			t.Run(name+" and "+other, func(t *testing.T) {
 				for i := 1; i <= n; i++ {
 					for pause, d := range pauses {
+						if raceDetector && d != core.LeaseLife {
+							continue // the schedules are the same without it
+						}
 						kept(t, func(w *keeping) {
 							lived(w)
 							s := interrupted{w: w, at: i, pause: d, other: o}
@@ -246,7 +249,7 @@ func TestKeeperSurvivesAnotherProcessAtEveryCall(t *testing.T) {
 		}
 	}
 	for _, why := range []string{"", "writer-lost", "writer-conflict", "token-dead"} {
-		if met[why] == 0 {
+		if met[why] == 0 && !raceDetector {
 			t.Errorf("nothing ended with %q; met %v", why, met)
 		}
 	}
