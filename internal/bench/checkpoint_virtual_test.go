@@ -1,6 +1,7 @@
 package bench_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -41,6 +42,7 @@ func capturing(t *testing.T, files int) (took time.Duration, calls int) {
 			t.Fatal(err)
 		}
 	}
+	openCodecs(t)
 	synctest.Test(t, func(t *testing.T) {
 		store := mem.New(t)
 		store.SeedSandbox(benchBox)
@@ -61,6 +63,26 @@ func capturing(t *testing.T, files int) (took time.Duration, calls int) {
 		}
 	})
 	return took, calls
+}
+
+// openCodecs has the format make what it keeps for the life of a process: made in a
+// bubble, it could not be used outside.
+func openCodecs(t *testing.T) {
+	t.Helper()
+	var layer bytes.Buffer
+	w := manifest.NewLayerWriter(&layer)
+	err := w.Add(manifest.Entry{Path: "a", Kind: manifest.Dir})
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range manifest.ReadLayer(&layer) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // caller is an agent that has the function and the store beside it; going there and
