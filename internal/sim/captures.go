@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
@@ -98,9 +99,7 @@ func (w *world) judgeThreads(who string) {
 			w.oracle.lost[r.key] = true
 		}
 	}
-	for key, th := range state.Threads {
-		w.oracle.threads[key] = th
-	}
+	maps.Copy(w.oracle.threads, state.Threads)
 }
 
 // judgeLoss: a workspace that is there still is given up only once its capture has
