@@ -95,8 +95,9 @@ func (k *keeper) checkpointGrants() []grant {
 	}, grant{
 		actions: []string{"sqs:SendMessage"}, resources: []*string{k.jobs.QueueArn()},
 	}, grant{
-		// By name: the function's ARN would make a circle of function and role.
-		actions: []string{"lambda:GetFunctionUrlConfig"},
+		// Its own URL, and its own time where that of one invocation is too short. By name:
+		// the function's ARN would make a circle of function and role.
+		actions: []string{"lambda:GetFunctionUrlConfig", "lambda:InvokeFunction"},
 		resources: []*string{k.FormatArn(&awscdk.ArnComponents{
 			Service: new("lambda"), Resource: new("function"), ArnFormat: awscdk.ArnFormat_COLON_RESOURCE_NAME,
 			ResourceName: new(deployedName(k.props, names.Checkpoint)),

@@ -579,6 +579,7 @@ var ships = map[string][]string{
 		"dynamodb:GetItem sandboxes.Arn",
 		"ecs:ExecuteCommand " + allTasks, "ecs:ExecuteCommand cluster.Arn",
 		"lambda:GetFunctionUrlConfig arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:keeper-checkpoint",
+		"lambda:InvokeFunction arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:keeper-checkpoint",
 		"logs:CreateLogStream checkpointlogs.Arn", "logs:PutLogEvents checkpointlogs.Arn",
 		"s3:DeleteObjectVersion logs.Arn/*/threads/*", "s3:GetObject logs.Arn/*/threads/*", "s3:GetObjectVersion logs.Arn/*/threads/*",
 		"s3:PutObject logs.Arn/*/threads/*", "s3:ListBucket logs.Arn", "s3:ListBucketVersions logs.Arn",

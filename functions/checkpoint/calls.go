@@ -26,6 +26,7 @@ type caller interface {
 	Verify(context.Context, core.ThreadKey, core.CheckpointID, int) (core.VerifyReport, error)
 	Keep(context.Context, core.KeepRequest) ([]core.CheckpointID, error)
 	ThreadKeys(context.Context) ([]core.ThreadKey, error)
+	Relay(context.Context, core.RelayRequest, core.Relay) (core.StepReport, error)
 }
 
 // operation carries out one kind of call.
@@ -119,12 +120,8 @@ const (
 
 // operations are all that can be called, by name.
 var operations = map[string]operation{
-	"save": call(func(ctx context.Context, h handler, q core.SaveRequest) (core.StepReport, error) {
-		return h.keeper.Save(ctx, q)
-	}),
-	"restore": call(func(ctx context.Context, h handler, q core.RestoreRequest) (core.StepReport, error) {
-		return h.keeper.Restore(ctx, q)
-	}),
+	"save":    call(save),
+	"restore": call(restore),
 	"head": call(func(ctx context.Context, h handler, q core.ThreadKey) (core.ListedCheckpoint, error) {
 		return h.keeper.Head(ctx, q)
 	}),
@@ -150,7 +147,8 @@ var operations = map[string]operation{
 	"conversation":    call(conversation),
 	"putConversation": call(putConversation),
 	"gc":              call(collect),
-	"agent":           call(relay),
+	"relay":           call(relay),
+	"agent":           call(byHand),
 }
 
 // call makes an operation of a request in JSON, whose members must all be known.
@@ -228,8 +226,8 @@ func putConversation(ctx context.Context, h handler, q putConversationRequest) (
 	return conversationAnswer{Version: c.Version, Runs: c.Runs}, err
 }
 
-// relay answers an agent whose sandbox has no route to the URL, by whoever holds a
+// byHand answers an agent whose sandbox has no route to the URL, by whoever holds a
 // session with it. The token says what it may do, as it does on the URL.
-func relay(ctx context.Context, h handler, q agentRequest) (any, error) {
+func byHand(ctx context.Context, h handler, q agentRequest) (any, error) {
 	return h.agent(ctx, q.Path, q.Token, q.Body)
 }

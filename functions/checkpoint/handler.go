@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/lambdacheckpoint"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
@@ -25,7 +26,16 @@ var _ keeper = (*core.Keeper)(nil)
 type handler struct {
 	keeper keeper
 	log    *slog.Logger
+	relays core.Relayer
+	self   beginner
 }
+
+// beginner begins a call of this function that nobody waits for.
+type beginner interface {
+	Begin(ctx context.Context, operation string, request any) error
+}
+
+var _ beginner = (*lambdacheckpoint.Caller)(nil)
 
 // envelope is what tells one event from another.
 type envelope struct {

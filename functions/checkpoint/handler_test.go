@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/aws/aws-lambda-go/events"
 
@@ -27,6 +28,11 @@ type recorder struct {
 	fail  map[core.ThreadID]error
 	keys  []core.ThreadKey
 	data  []byte
+
+	report  core.StepReport // of a save, a restore or a relay; zero: as each sees fit
+	relayed []core.RelayedRequest
+	answers []core.RelayedAnswer
+	begun   []any
 }
 
 func (r *recorder) ask(asked ...any) error {
@@ -35,6 +41,9 @@ func (r *recorder) ask(asked ...any) error {
 }
 
 func (r *recorder) Save(_ context.Context, q core.SaveRequest) (core.StepReport, error) {
+	if r.report.State != "" {
+		return r.report, r.ask("save", q)
+	}
 	return core.StepReport{ID: q.ID, Kind: core.StepCapture, State: core.StepWorking}, r.ask("save", q)
 }
 
@@ -98,6 +107,19 @@ func (r *recorder) Keep(_ context.Context, q core.KeepRequest) ([]core.Checkpoin
 	return []core.CheckpointID{"old"}, r.ask("keep", q)
 }
 
+func (r *recorder) Relay(ctx context.Context, q core.RelayRequest, by core.Relay) (core.StepReport, error) {
+	err := r.ask("relay", q)
+	for _, request := range r.relayed {
+		r.answers = append(r.answers, by.Serve(ctx, request))
+	}
+	return r.report, err
+}
+
+func (r *recorder) Begin(_ context.Context, operation string, request any) error {
+	r.begun = append(r.begun, operation, request)
+	return nil
+}
+
 func (r *recorder) ThreadKeys(context.Context) ([]core.ThreadKey, error) {
 	return slices.Clone(r.keys), r.ask("threads")
 }
@@ -145,7 +167,7 @@ func sample(t testing.TB, name string) json.RawMessage {
 }
 
 // quiet is a handler whose log nobody reads.
-func quiet(r *recorder) handler { return handler{r, slog.New(slog.DiscardHandler)} }
+func quiet(r *recorder) handler { return handler{r, slog.New(slog.DiscardHandler), nil, r} }
 
 // answered is the answer as its receiver reads it.
 func answered(t testing.TB, answer any) string {
@@ -233,6 +255,8 @@ func TestEachCallReachesTheKeeper(t *testing.T) {
 		{`{"gc":{` + about + `,"apply":true,"most":9}}`, []any{"gc", core.CollectRequest{ThreadKey: key, Apply: true, Most: 9}}, `"reclaimed":10`},
 		{`{"verify":{` + about + `,"id":"c","sample":2}}`, []any{"verify", key, core.CheckpointID("c"), 2}, `{"verify":{"checkpoint":"c","packs":5`},
 		{`{"keep":{` + about + `,"newest":3}}`, []any{"keep", core.KeepRequest{ThreadKey: key, Newest: 3}}, `{"keep":["old"]}`},
+		{`{"relay":{` + about + `,"id":"x","kind":"capture","key":"k","instance":"i"}}`,
+			[]any{"relay", core.RelayRequest{ThreadKey: key, ID: "x", Kind: core.StepCapture, Key: "k", Instance: "i"}}, `{"relay":{`},
 		{`{"agent":{"path":"/renew","token":"` + token + `","body":{"files":1,"bytes":2}}}`, []any{"renew", token, int64(1), int64(2)}, `{"agent":{"until":5}}`},
 	}
 	seen := map[string]bool{"save": true}
@@ -467,7 +491,7 @@ func TestNoTokenIsLogged(t *testing.T) {
 	var log bytes.Buffer
 	for _, err := range []error{nil, core.ErrToken, errors.New("fault")} {
 		r := recorder{err: err, data: []byte("data")}
-		h := handler{&r, slog.New(slog.NewTextHandler(&log, nil))}
+		h := handler{&r, slog.New(slog.NewTextHandler(&log, nil)), nil, &r}
 		for path := range routes {
 			for _, body := range []string{`{}`, `{"packs":[{"sha256":"` + sum + `","size":5}]}`, token} {
 				send(t, h, request{path: path, body: body})
@@ -569,4 +593,53 @@ func FuzzCall(f *testing.F) {
 			t.Errorf("failed with %v after %+v", err, r.asked)
 		}
 	})
+}
+
+func TestAStepWithoutARouteIsRelayed(t *testing.T) {
+	now := core.MillisOf(time.Now())
+	tests := []struct {
+		name   string
+		relay  bool
+		report core.StepReport
+		begins bool
+	}{
+		{"one that has just begun", true, core.StepReport{State: core.StepWorking, SeenAt: now, Began: true}, true},
+		{"one that is served", true, core.StepReport{State: core.StepWorking, SeenAt: now}, false},
+		{"one that is silent", true, core.StepReport{State: core.StepWorking, SeenAt: now.Add(-time.Minute)}, true},
+		{"one that has ended", true, core.StepReport{State: core.StepDone, SeenAt: now}, false},
+		{"one with a route", false, core.StepReport{State: core.StepWorking, SeenAt: now, Began: true}, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.report.Kind = core.StepCapture
+			r := recorder{report: tt.report}
+			call := fmt.Sprintf(`{"save":{"tenant":"acme","thread":"t","id":"x","key":"k","instance":"i","relay":%t}}`, tt.relay)
+			if _, err := quiet(&r).handle(t.Context(), json.RawMessage(call)); err != nil {
+				t.Fatal(err)
+			}
+			want := []any{"relay", core.RelayRequest{ThreadKey: key, ID: "x", Kind: core.StepCapture, Key: "k", Instance: "i"}}
+			if tt.begins != (len(r.begun) > 0) || tt.begins && !reflect.DeepEqual(r.begun, want) {
+				t.Errorf("began %+v, want %t", r.begun, tt.begins)
+			}
+		})
+	}
+}
+
+func TestARelayAnswersAsTheURLDoes(t *testing.T) {
+	r := recorder{
+		report: core.StepReport{State: core.StepWorking, SeenAt: core.MillisOf(time.Now())},
+		relayed: []core.RelayedRequest{
+			{Name: "A", Path: transfer.PathRenew, Token: token, Body: []byte(`{"files":1,"bytes":2}`)},
+			{Name: "B", Path: "/admin", Token: token, Body: []byte(`{}`)},
+		},
+	}
+	if _, err := quiet(&r).handle(t.Context(), json.RawMessage(`{"relay":{"tenant":"acme","thread":"t","id":"x","kind":"capture","key":"k","instance":"i"}}`)); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.answers) != 2 || r.answers[0].Status != 200 || string(r.answers[0].Body) != `{"until":5}` || r.answers[1].Status != 404 || r.answers[1].Name != "B" {
+		t.Errorf("answered %+v", r.answers)
+	}
+	if len(r.begun) != 2 || r.begun[0] != "relay" {
+		t.Errorf("a step that goes on: began %+v", r.begun)
+	}
 }

@@ -24,16 +24,15 @@ import (
 
 func main() {
 	b := boot.New(names.Checkpoint)
-	db := dynamodb.NewFromConfig(b.AWS)
+	db, functions := dynamodb.NewFromConfig(b.AWS), awslambda.NewFromConfig(b.AWS)
 	objects := s3blob.NewObjects(s3.NewFromConfig(b.AWS), b.Get(names.LogBucket))
+	agents := core.ExecJobStarter{Exec: ecsexec.New(b.AWS), Format: core.DefaultJournal}
 	keeper := &core.Keeper{
 		Threads: ddb.NewThreads(db, b.Get(names.CheckpointsTable)), Objects: objects, Blobs: objects, Manifests: archive.Reader{},
-		Sandboxes: ddb.NewSandboxes(db, b.Get(names.SandboxesTable)),
-		Agents:    core.ExecJobStarter{Exec: ecsexec.New(b.AWS), Format: core.DefaultJournal},
-		URL: &lambdacheckpoint.Address{
-			Lambda: awslambda.NewFromConfig(b.AWS), Function: b.Get(names.CheckpointFunction), Dial: b.AWS.BaseEndpoint,
-		},
+		Sandboxes: ddb.NewSandboxes(db, b.Get(names.SandboxesTable)), Agents: agents,
+		URL:   &lambdacheckpoint.Address{Lambda: functions, Function: b.Get(names.CheckpointFunction), Dial: b.AWS.BaseEndpoint},
 		Queue: sqsout.New(sqs.NewFromConfig(b.AWS), b.Get(names.ReclaimQueue)), Logger: b.Log,
 	}
-	lambda.StartHandlerFunc(handler{keeper, b.Log}.handle)
+	self := &lambdacheckpoint.Caller{Lambda: functions, Function: b.Get(names.CheckpointFunction)}
+	lambda.StartHandlerFunc(handler{keeper, b.Log, agents, self}.handle)
 }

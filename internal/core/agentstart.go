@@ -57,6 +57,9 @@ func (k *Keeper) start(ctx context.Context, q stepRequest, step Step, at startOf
 	if q.kind != StepCapture {
 		job.Checkpoint = step.Checkpoint
 	}
+	if q.options.Relay {
+		job.Relay = RelayDir(step.Token)
+	}
 	began, err := k.Agents.Start(ctx, at.target, job)
 	if err != nil {
 		k.log().Warn("start agent", "thread", q.ThreadKey.String(), "step", string(q.id), "error", err)
@@ -68,7 +71,9 @@ func (k *Keeper) start(ctx context.Context, q stepRequest, step Step, at startOf
 	case why != "":
 		return k.doubt(ctx, q, step, why)
 	}
-	return reportOf(step), nil
+	report := reportOf(step)
+	report.Began = true
+	return report, nil
 }
 
 // judgeStart tells what speaks against an agent's having begun, "" if it has, and whether

@@ -49,6 +49,7 @@ type AgentJob struct {
 	MaxBytes        int64           `json:"maxBytes,omitempty"`
 	Checkpoint      CheckpointID    `json:"checkpoint,omitempty"`
 	Sample          int             `json:"sample,omitempty"`
+	Relay           string          `json:"relay,omitempty"` // see [RelayDir]; empty: the agent calls the URL
 }
 
 // JobStarter starts agents in sandboxes.
@@ -72,6 +73,9 @@ type JobOptions struct {
 	DeadlineSeconds int64           `json:"deadlineSeconds,omitempty"`
 	MaxBytes        int64           `json:"maxBytes,omitempty"`
 	Sample          int             `json:"sample,omitempty"` // packs to verify; zero: all
+	// Relay says that the sandbox has no route to the keeper's URL: requests go over exec
+	// sessions, see [Keeper.Relay].
+	Relay bool `json:"relay,omitempty"`
 }
 
 // SaveRequest asks for a checkpoint of the workspace of a sandbox. It may be repeated
@@ -114,6 +118,7 @@ type StepReport struct {
 	Why        string       `json:"why,omitempty"`
 	Checkpoint CheckpointID `json:"checkpoint,omitempty"` // made, or restored
 	Attempts   int          `json:"attempts,omitempty"`
+	Began      bool         `json:"began,omitempty"` // by this very call
 	Fence      int64        `json:"fence,omitempty"`
 	SeenAt     Millis       `json:"seenAt,omitempty"`
 	Files      int64        `json:"files"`

@@ -390,26 +390,33 @@ func TestAFinishedRunsWorkspaceIsSavedBeforeItsTaskStops(t *testing.T) {
 	}
 }
 
-// TestTheAgentItselfSavesAndRestores: the binary for the image, started by ECS Exec.
+// TestTheAgentItselfSavesAndRestores: the binary for the image, started by ECS Exec,
+// with a route to the URL and without one.
 func TestTheAgentItselfSavesAndRestores(t *testing.T) {
 	in := installed(t)
 	in.needAgent(t)
-	r := in.begin(t, agent{run: "by-agent", shell: lives})
-	dir := in.tree(t)
-	save := saveOf(r, "checkpoint-by-agent", dir)
-	in.awaitStep(t, "save", save)
-	back := filepath.Join(in.dir, rand.Text())
-	if err := os.Mkdir(back, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	in.awaitStep(t, "restore", core.RestoreRequest{
-		ThreadKey: save.ThreadKey, ID: "restore-by-agent", Key: r.SandboxKey, Instance: r.Instance, JobOptions: core.JobOptions{Dir: back},
-	})
-	if err := os.Remove(filepath.Join(dir, ".env")); err != nil {
-		t.Fatal(err)
-	}
-	if got, want := picture(t, back), picture(t, dir); got != want {
-		t.Errorf("restored\n%.3000s\nwant\n%.3000s", got, want)
+	for name, relay := range map[string]bool{"by-url": false, "by-session": true} {
+		t.Run(name, func(t *testing.T) {
+			r := in.begin(t, agent{run: core.RunID(name), shell: lives})
+			dir := in.tree(t)
+			save := saveOf(r, core.CheckpointID("checkpoint-"+name), dir)
+			save.Relay = relay
+			in.awaitStep(t, "save", save)
+			back := filepath.Join(in.dir, rand.Text())
+			if err := os.Mkdir(back, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			in.awaitStep(t, "restore", core.RestoreRequest{
+				ThreadKey: save.ThreadKey, ID: core.CheckpointID("restore-" + name), Key: r.SandboxKey, Instance: r.Instance,
+				JobOptions: core.JobOptions{Dir: back, Relay: relay},
+			})
+			if err := os.Remove(filepath.Join(dir, ".env")); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := picture(t, back), picture(t, dir); got != want {
+				t.Errorf("restored\n%.3000s\nwant\n%.3000s", got, want)
+			}
+		})
 	}
 }
 

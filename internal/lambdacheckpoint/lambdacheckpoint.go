@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/lambda"
+	"github.com/aws/aws-sdk-go-v2/service/lambda/types"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 )
@@ -58,6 +59,24 @@ func (c *Caller) Call(ctx context.Context, operation string, request, answer any
 		return fmt.Errorf("call %s: function error %s: %.300s", c.Function, *out.FunctionError, out.Payload)
 	}
 	return c.read(operation, out.Payload, answer)
+}
+
+// beginTimeout bounds the hand-over of a call that nobody waits for.
+const beginTimeout = 10 * time.Second
+
+// Begin makes one call of an operation whose answer nobody waits for.
+func (c *Caller) Begin(ctx context.Context, operation string, request any) error {
+	ctx, cancel := context.WithTimeout(ctx, beginTimeout)
+	defer cancel()
+	payload, err := json.Marshal(map[string]any{operation: request})
+	if err != nil {
+		return fmt.Errorf("begin %s: %w", operation, err)
+	}
+	in := &lambda.InvokeInput{FunctionName: &c.Function, Payload: payload, InvocationType: types.InvocationTypeEvent}
+	if _, err := c.Lambda.Invoke(ctx, in); err != nil {
+		return fmt.Errorf("begin %s at %s: %w", operation, c.Function, err)
+	}
+	return nil
 }
 
 func (c *Caller) read(operation string, payload []byte, answer any) error {

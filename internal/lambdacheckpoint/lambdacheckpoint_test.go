@@ -106,6 +106,27 @@ func TestACaptureIsASaveOfWhatTheRunOwes(t *testing.T) {
 	}
 }
 
+func TestBeginWaitsForNoAnswer(t *testing.T) {
+	var got map[string]core.RelayRequest
+	client := api(t, func(w http.ResponseWriter, r *http.Request, body []byte) {
+		if r.Header.Get("X-Amz-Invocation-Type") != "Event" {
+			t.Errorf("invoked as %q", r.Header.Get("X-Amz-Invocation-Type"))
+		}
+		if err := core.DecodeStrict(body, &got); err != nil {
+			t.Error(err)
+		}
+		w.WriteHeader(http.StatusAccepted)
+	})
+	q := core.RelayRequest{ThreadKey: save.ThreadKey, ID: save.ID, Kind: core.StepCapture, Key: "k", Instance: "i"}
+	if err := (&lambdacheckpoint.Caller{Lambda: client, Function: "f"}).Begin(t.Context(), "relay", q); err != nil || got["relay"] != q {
+		t.Errorf("the function got %+v, %v", got, err)
+	}
+	refuse := api(t, func(w http.ResponseWriter, _ *http.Request, _ []byte) { w.WriteHeader(http.StatusTooManyRequests) })
+	if err := (&lambdacheckpoint.Caller{Lambda: refuse, Function: "f"}).Begin(t.Context(), "relay", q); err == nil {
+		t.Error("begun although it was throttled")
+	}
+}
+
 func TestARefusalHasItsCode(t *testing.T) {
 	client := api(t, func(w http.ResponseWriter, _ *http.Request, _ []byte) {
 		fmt.Fprint(w, `{"error":{"code":"writer-conflict","message":"acquire lease: thread acme/t: writer-conflict"}}`)

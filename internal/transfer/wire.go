@@ -197,6 +197,9 @@ type Job struct {
 	Checkpoint string `json:"checkpoint,omitempty"` // to restore or verify, where it is not the head
 	// Sample is how many packs a verification reads back; zero: all.
 	Sample int `json:"sample,omitempty"`
+	// Relay is a directory in which requests are left for whoever holds an exec session
+	// with the sandbox, which then has no route to the URL; see [Files]. Empty: none.
+	Relay string `json:"relay,omitempty"`
 }
 
 // JobKind is what an agent does.
