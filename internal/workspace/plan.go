@@ -32,6 +32,10 @@ type planner struct {
 	removes []remove          // nothing in it lies below another
 	mkdirs  func(path string) // a directory that is not there now
 	writes  func(e *manifest.Entry)
+	// changes, if not nil, is told of each present directory, the root's path empty, in
+	// which names come, go or are replaced.
+	changes func(path string) error
+	changed bool     // in the root
 	made    []string // the wanted directories above the last wanted entry that are not there
 }
 
@@ -47,6 +51,8 @@ type planDir struct {
 	want      manifest.Kind // 0: not wanted
 	protected bool          // it, or something below it
 	removes   int           // how many removes there were before it
+	filled    bool          // something is in it
+	changed   bool          // names in it come, go or are replaced
 }
 
 // see takes the next present entry. A protected entry where something else is wanted
@@ -62,6 +68,9 @@ func (p *planner) see(at present) error {
 	if err != nil {
 		return err
 	}
+	if n := len(p.stack); n > 0 {
+		p.stack[n-1].filled = true
+	}
 	if at.protected {
 		if want != 0 && (want != manifest.Dir || at.kind != manifest.Dir) {
 			return refuse(CodeInvalidPath, at.path, errors.New("an entry is wanted where one is that must survive"))
@@ -76,8 +85,24 @@ func (p *planner) see(at present) error {
 		p.protect()
 	case want == 0, want == manifest.Dir, at.kind == 0:
 		p.removes = append(p.removes, remove{at.path, want != 0})
+		p.change(at.path)
 	}
 	return nil
+}
+
+// change notes that a name comes, goes or is replaced in the directory above it, if
+// that is there now.
+func (p *planner) change(path string) {
+	depth, parent := strings.Count(path, "/"), ""
+	if i := strings.LastIndexByte(path, '/'); i >= 0 {
+		parent = path[:i]
+	}
+	switch {
+	case depth == 0:
+		p.changed = true
+	case depth <= len(p.stack) && p.stack[depth-1].path == parent:
+		p.stack[depth-1].changed = true
+	}
 }
 
 // protect marks the directories that the walk is in.
@@ -131,6 +156,7 @@ func (p *planner) want(e *manifest.Entry) error {
 		p.mkdir(e.Path)
 	} else {
 		p.writes(e)
+		p.change(e.Path)
 	}
 	p.wanted.skip()
 	return nil
@@ -147,6 +173,7 @@ func (p *planner) mkdir(path string) {
 	}
 	p.made = append(p.made, path)
 	p.mkdirs(path)
+	p.change(path)
 }
 
 // leave closes the present directories that a path is not in.
@@ -163,9 +190,21 @@ func (p *planner) leave(path string) error {
 			return refuse(CodeInvalidPath, d.path, errors.New("a file is wanted where a directory holds entries that must survive"))
 		default:
 			p.removes = append(p.removes[:d.removes], remove{d.path, d.want != 0})
+			d.changed = d.filled
+			p.change(d.path)
+		}
+		if err := p.tell(d.changed, d.path); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+func (p *planner) tell(changed bool, path string) error {
+	if !changed || p.changes == nil {
+		return nil
+	}
+	return p.changes(path)
 }
 
 // end takes what is left on either side.
@@ -182,5 +221,8 @@ func (p *planner) end() error {
 			return err
 		}
 	}
-	return p.leave("")
+	if err := p.leave(""); err != nil {
+		return err
+	}
+	return p.tell(p.changed, "")
 }

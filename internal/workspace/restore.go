@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"os"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sandkeeper/sandkeeper/internal/manifest"
 )
@@ -63,7 +66,8 @@ type restoration struct {
 	strict  bool
 	skipped map[string]bool
 	root    *dirHandle
-	device  uint64 // the file system of root, which everything is written to
+	device  uint64          // the file system of root, which everything is written to
+	mounts  map[string]bool // what is mounted below root, as far as the system tells
 	layers  layers
 	stage   *staging
 	result  RestoreResult
@@ -174,6 +178,9 @@ func (r *restoration) open() (err error) {
 	}
 	info, err := statFD(r.root.fd)
 	r.device = info.dev
+	if err == nil {
+		r.mounts, err = mountsBelow(r.root.fd)
+	}
 	return err
 }
 
@@ -244,9 +251,10 @@ func (r *restoration) scan(ctx context.Context) (restorePlan, error) {
 	tree := parentTree{layers: r.layers}
 	var plan restorePlan
 	p := &planner{
-		wanted: tree.cursor(ctx),
-		mkdirs: func(string) { plan.result.Made++ },
-		writes: func(*manifest.Entry) { plan.result.Written++ },
+		wanted:  tree.cursor(ctx),
+		mkdirs:  func(string) { plan.result.Made++ },
+		writes:  func(*manifest.Entry) { plan.result.Written++ },
+		changes: r.changeable,
 	}
 	err := walkAll(r.root, r.policy, func(v *visit, _ *dirHandle) error {
 		at, err := r.presentOf(v)
@@ -272,7 +280,7 @@ func (r *restoration) scan(ctx context.Context) (restorePlan, error) {
 // presentOf judges what the walk of the destination found.
 func (r *restoration) presentOf(v *visit) (present, error) {
 	at := present{path: v.path, kind: v.kind}
-	if v.excluded || r.skipped[v.path] || manifest.CheckPath(v.path) != nil {
+	if v.excluded || r.leftOut(v.path) || manifest.CheckPath(v.path) != nil {
 		at.protected = true
 		return at, nil
 	}
@@ -291,8 +299,45 @@ func (r *restoration) presentOf(v *visit) (present, error) {
 		at.protected = true
 		return at, nil
 	}
-	if v.kind == manifest.Dir && v.info.dev != r.device {
+	if v.kind == manifest.Dir && v.info.dev != r.device || r.mounts[v.path] {
 		return at, refuse(CodeInvalidWorkspace, v.path, errors.New("another file system is mounted there: want it excluded"))
 	}
 	return at, nil
+}
+
+// leftOut tells whether the checkpoint says that it does not hold an entry, or one above
+// it.
+func (r *restoration) leftOut(path string) bool {
+	if len(r.skipped) == 0 {
+		return false
+	}
+	for i := range len(path) {
+		if path[i] == '/' && r.skipped[path[:i]] {
+			return true
+		}
+	}
+	return r.skipped[path]
+}
+
+// changeable refuses a directory of the destination in which this process cannot make,
+// replace or remove names, before anything is decided: what is decided must succeed.
+func (r *restoration) changeable(path string) error {
+	fd, err := r.root.fd, error(nil)
+	if path != "" {
+		if fd, err = openBeneath(r.root.fd, path); err != nil {
+			return fmt.Errorf("open destination %q: %w", path, err)
+		}
+		defer unix.Close(fd)
+	}
+	err = unix.Faccessat(fd, ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS)
+	if errors.Is(err, unix.EACCES) {
+		// Its owner gives itself the permission when it comes to that.
+		if info, bad := statFD(fd); bad == nil && info.uid == uint32(os.Geteuid()) {
+			return nil
+		}
+	}
+	if err != nil {
+		return refuse(CodeInvalidWorkspace, path, fmt.Errorf("want a directory that may be changed: %w", err))
+	}
+	return nil
 }

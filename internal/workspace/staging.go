@@ -485,11 +485,17 @@ func setRest(d disk, fd int, e *manifest.Entry, unset *int64) error {
 			return fmt.Errorf("set extended attribute %s: %w", name, err)
 		}
 	}
-	if err := d.Chmod(fd, e.Mode); err != nil {
+	// A directory that was there may be another user's.
+	err := d.Chmod(fd, e.Mode)
+	if err != nil && !errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("set mode: %w", err)
 	}
-	if err := d.SetFileTimes(fd, e.MTime); err != nil {
-		return fmt.Errorf("set times: %w", err)
+	late := d.SetFileTimes(fd, e.MTime)
+	if late != nil && !errors.Is(late, unix.EPERM) {
+		return fmt.Errorf("set times: %w", late)
+	}
+	if err != nil || late != nil {
+		*unset++
 	}
 	return nil
 }
