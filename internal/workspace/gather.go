@@ -70,6 +70,9 @@ func (g *gatherer) see(ctx context.Context, v *visit, dir *dirHandle) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
+	if scarce(v.err) {
+		return fmt.Errorf("read entry %.300q: %w", v.path, v.err)
+	}
 	g.files.Add(1)
 	if err := manifest.CheckPath(v.path); err != nil {
 		return g.unstorable(ctx, v, err)
@@ -210,6 +213,9 @@ func (g *gatherer) seeLink(ctx context.Context, v *visit, dir *dirHandle, old *m
 	if err != nil {
 		v.err = err
 		return g.skipOrRefuse(ctx, v, old, openFault(err))
+	}
+	if g.reader.redactor.Redact([]byte(target)) { // with other text it would be another link
+		return g.skipOrRefuse(ctx, v, old, "its text holds a secret")
 	}
 	rec := &record{entry: g.entryOf(v, manifest.Symlink), parent: old}
 	rec.entry.Target = target
@@ -396,6 +402,9 @@ func (g *gatherer) addLarge(ctx context.Context, rec *record) error {
 		return err
 	}
 	large, pieces, err := openLarge(rec, g.reader)
+	if scarce(err) {
+		return fmt.Errorf("open %.300q: %w", rec.entry.Path, err)
+	}
 	if err != nil {
 		rec.root, rec.skip = nil, openFault(err)
 		return g.append(ctx, rec)

@@ -96,6 +96,10 @@ func (r *reader) read(b *batch) {
 // readSmall reads a file into its part of a batch's bytes.
 func (r *reader) readSmall(rec *record, raw []byte) {
 	fd, err := rec.open()
+	if scarce(err) {
+		rec.changed = true // who reads it once more may find what lacks now
+		return
+	}
 	if err != nil {
 		rec.skip = openFault(err)
 		return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 
 	"golang.org/x/sys/unix"
 
@@ -186,6 +187,9 @@ func (s *sequencer) find(rec *record, c manifest.Chunk) (place, bool, error) {
 func (s *sequencer) again(ctx context.Context, rec *record) error {
 	rec.chunks, rec.places, rec.skip, rec.redacted = nil, nil, "", false
 	fd, err := rec.open()
+	if scarce(err) {
+		return fmt.Errorf("open %.300q: %w", rec.entry.Path, err)
+	}
 	if err != nil {
 		rec.skip = openFault(err)
 		return nil

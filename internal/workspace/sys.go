@@ -72,6 +72,12 @@ func retry(call func() error) error {
 	}
 }
 
+// scarce tells whether a call failed for want of something that the process or the
+// machine lacks at the moment: it says nothing about the entry.
+func scarce(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
+}
+
 func openAt(dir int, name string, flags int, mode uint32) (int, error) {
 	fd := -1
 	err := retry(func() (err error) {

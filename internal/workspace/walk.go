@@ -195,7 +195,9 @@ func (w *walk) look(l *listing, names []dirent) []visit {
 	}
 	entries = slices.DeleteFunc(entries, func(v visit) bool { return v.path == "" })
 	for i := range entries {
-		if entries[i].kind == manifest.Dir && entries[i].err == nil && !entries[i].excluded {
+		// Below a path that is too long nothing can be stored: a chain of directories
+		// without an end would cost memory by the square of its depth.
+		if entries[i].kind == manifest.Dir && entries[i].err == nil && !entries[i].excluded && len(entries[i].path) <= manifest.MaxPath {
 			entries[i].child = &listing{path: entries[i].path, parent: l.dir.retain(), name: entries[i].name, done: make(chan struct{})}
 		}
 	}
