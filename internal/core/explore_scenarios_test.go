@@ -374,9 +374,26 @@ var scenarios = []scenario{
 			s.captures("r")
 			s.holds("r", false)
 		},
+		deliveries: 1,
+		outcome:    one(core.Completed),
+		floor:      2500,
+	},
+	{
+		name:       "a hold against reclaim once the workspace is stored",
+		checkpoint: core.CheckpointFinished,
+		seed: func(w *world) {
+			ended(core.ReclaimEnd)(w)
+			w.drainQueue(w.store.Process)
+			if err := w.fleet.View(w.store.Process).CommitCapture(context.Background(), "r"); err != nil {
+				w.t.Error(err)
+			}
+		},
+		cast: func(s *stage) {
+			s.holds("r", true)
+		},
 		deliveries: 2,
 		outcome:    one(core.Completed),
-		floor:      85000,
+		floor:      29000,
 	},
 	{
 		name:       "a capture whose task dies",
@@ -397,11 +414,10 @@ var scenarios = []scenario{
 		seed:       ended(core.ReclaimEnd),
 		cast: func(s *stage) {
 			s.captureFails("r")
-			s.passes(4 * time.Minute)
 		},
 		deliveries: 2,
 		outcome:    one(core.Completed),
-		floor:      90000,
+		floor:      9600,
 	},
 	{
 		name:       "a captured sandbox that is kept warm",
