@@ -24,6 +24,8 @@ type Definition struct {
 	// as long as it lives.
 	MaxAgeSeconds int64 `json:"maxAgeSeconds,omitempty"`
 	RunTTLSeconds int64 `json:"runTtlSeconds,omitempty"` // after the detach; zero: the installation's
+	// PauseTTLSeconds is how long a run may stay paused; zero: the installation's time.
+	PauseTTLSeconds int64 `json:"pauseTtlSeconds,omitempty"`
 	// OnLapse is what becomes of a run whose host stopped renewing: detach, the default,
 	// or cancel.
 	OnLapse           OnLapse `json:"onLapse,omitempty"`
@@ -76,6 +78,7 @@ type Definitions interface {
 // The limits of a definition.
 const (
 	maxDefinition = 64 << 10 // bytes as JSON
+	maxCapture    = 4 << 10  // bytes of a capture's policy: it stands in every record
 	maxNames      = 50       // of subnets, groups, tags and secrets, each
 	maxText       = 512      // bytes of a name that AWS gives
 	maxSeconds    = int64(366 * 24 * time.Hour / time.Second)
@@ -147,10 +150,13 @@ func (t TaskTemplate) check() error {
 }
 
 func (d Definition) checkLives() error {
-	for name, n := range map[string]int64{"maxAgeSeconds": d.MaxAgeSeconds, "runTtlSeconds": d.RunTTLSeconds, "capture.deadlineSeconds": d.Capture.DeadlineSeconds} {
+	for name, n := range map[string]int64{"maxAgeSeconds": d.MaxAgeSeconds, "runTtlSeconds": d.RunTTLSeconds, "pauseTtlSeconds": d.PauseTTLSeconds, "capture.deadlineSeconds": d.Capture.DeadlineSeconds} {
 		if n < 0 || n > maxSeconds {
 			return fmt.Errorf("%s: want 0 to %d, got %d", name, maxSeconds, n)
 		}
+	}
+	if len(d.Capture.Policy) > maxCapture {
+		return fmt.Errorf("capture.policy: want at most %d bytes, got %d", maxCapture, len(d.Capture.Policy))
 	}
 	if d.Capture.MaxBytes < 0 {
 		return fmt.Errorf("capture.maxBytes: want 0 or more, got %d", d.Capture.MaxBytes)
@@ -164,7 +170,12 @@ func (d Definition) checkChoices() error {
 		return fmt.Errorf("reuse: want thread or none, got %.80q", d.Reuse)
 	case !slices.Contains([]OnLapse{LapseDetaches, "detach", LapseCancels}, d.OnLapse):
 		return fmt.Errorf("onLapse: want detach or cancel, got %.80q", d.OnLapse)
-	case !slices.Contains(CheckpointPolicies, d.Checkpoint):
+	}
+	return d.checkPolicy()
+}
+
+func (d Definition) checkPolicy() error {
+	if !slices.Contains(CheckpointPolicies, d.Checkpoint) {
 		return fmt.Errorf("checkpoint: want none, finished or always, got %.80q", d.Checkpoint)
 	}
 	return nil
@@ -216,6 +227,14 @@ func (d Definition) options() JobOptions {
 	return JobOptions{
 		Dir: d.Workspace.Root, Policy: d.Capture.Policy, Secrets: d.Secrets, DeadlineSeconds: d.Capture.DeadlineSeconds, MaxBytes: d.Capture.MaxBytes,
 	}
+}
+
+// capture is what the record keeps of [Definition.options]; nil: nothing is said.
+func (d Definition) capture() *JobOptions {
+	if o := d.options(); o.Dir != "" || len(o.Policy) > 0 || len(o.Secrets) > 0 || o.DeadlineSeconds != 0 || o.MaxBytes != 0 {
+		return &o
+	}
+	return nil
 }
 
 // lapse is the definition's choice as the record has it.

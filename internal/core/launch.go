@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -37,6 +38,9 @@ type RunRequest struct {
 	Reclaim    ReclaimKind // what its end owes; none: ReclaimEnd
 	OnLapse    OnLapse
 	Checkpoint CheckpointPolicy
+
+	PauseSeconds int64       // how long it may stay paused; zero: the installation's time
+	Capture      *JobOptions // what a checkpoint of its workspace is told
 }
 
 // Launch errors that a host handles by waiting or by choosing another thread.
@@ -50,6 +54,15 @@ var (
 
 // Start puts the run's record, attached to this host.
 func (l *Launcher) Start(ctx context.Context, q RunRequest) (Run, error) {
+	r, err := l.record(q)
+	if err != nil {
+		return Run{}, err
+	}
+	return l.Runs.Create(ctx, r)
+}
+
+// record is the record of a run that begins now.
+func (l *Launcher) record(q RunRequest) (Run, error) {
 	switch {
 	case q.Tenant == "" || q.Run == "" || q.Thread == "":
 		return Run{}, fmt.Errorf("start run %q: want a tenant, a run and a thread", q.RunKey.String())
@@ -68,12 +81,12 @@ func (l *Launcher) Start(ctx context.Context, q RunRequest) (Run, error) {
 	if q.Reclaim == ReclaimNone {
 		q.Reclaim = ReclaimEnd
 	}
-	return l.Runs.Create(ctx, Run{
+	return Run{
 		RunKey: q.RunKey, Thread: q.Thread, Status: Running, StartedAt: now, Definition: q.Definition,
 		Row: RowLapse, DueAt: until, AttachedUntil: until, Epoch: 1, ClaimNonce: q.HostNonce,
 		Nonce: NewJournalNonce(), TTLSeconds: q.TTLSeconds, Reclaim: q.Reclaim, OnLapse: q.OnLapse,
-		CheckpointPolicy: q.Checkpoint,
-	})
+		CheckpointPolicy: q.Checkpoint, PauseSeconds: q.PauseSeconds, Capture: q.Capture,
+	}, nil
 }
 
 // Launch gives the run a task (DESIGN 4.2). Order: the run names the instance; the
@@ -114,7 +127,7 @@ func (l *Launcher) Launch(ctx context.Context, r Run, material KeyMaterial, spec
 // condemned as any other, never only forgotten. A sandbox that lives, or that a live
 // run is bound to, is not replaced.
 func (l *Launcher) replace(ctx context.Context, box Sandbox) error {
-	if box.Reclaiming != "" {
+	if !replaceable(box) {
 		return ErrLaunchPending
 	}
 	latest, err := l.Runs.Run(ctx, RunKey{Tenant: box.Material.Tenant, Run: box.LatestRun})
@@ -132,7 +145,7 @@ func (l *Launcher) replace(ctx context.Context, box Sandbox) error {
 		return ErrSandboxExists
 	}
 	now := MillisOf(time.Now())
-	by := rand.Text()
+	by := replacing + rand.Text()
 	mark := MarkReclaiming{Instance: box.Instance, LatestRun: box.LatestRun, By: by, Now: now}
 	if _, err := l.Sandboxes.UpdateSandbox(ctx, box.Key, mark); err != nil {
 		return err
@@ -147,6 +160,15 @@ func (l *Launcher) replace(ctx context.Context, box Sandbox) error {
 		return err
 	}
 	return l.Queue.Send(ctx, []ReclaimJob{{Tenant: box.Material.Tenant, Instance: box.Instance, Kind: JobLedger}})
+}
+
+// replacing begins the mark of a host that makes room for a new task. Whoever finds it on
+// a sandbox whose task is gone may go on: nothing else comes back for it soon.
+const replacing = "replace:"
+
+// replaceable reports whether no reclaim is at a sandbox.
+func replaceable(box Sandbox) bool {
+	return box.Reclaiming == "" || strings.HasPrefix(box.Reclaiming, replacing)
 }
 
 // loseWorkspace tells what goes with the sandbox that is replaced, before the next run

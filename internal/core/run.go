@@ -163,6 +163,7 @@ type Run struct {
 	PauseSeconds int64 // how long a pause may last; zero: the default
 
 	CheckpointPolicy CheckpointPolicy
+	Capture          *JobOptions   // what a checkpoint of its workspace is told; nil: nothing
 	Checkpoint       RunCheckpoint // what its end owed of its workspace, and what became of it
 
 	ReclaimSince    Millis

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 )
@@ -271,17 +270,14 @@ func (s *Session) Detach(ctx context.Context, q HostRequest) (RenewReport, error
 
 // Interrupt pauses a run for a human: nothing is finished or stored, and the lease is
 // given up.
-func (s *Session) Interrupt(ctx context.Context, q InterruptRequest) (RenewReport, error) {
-	if err := q.check(); err != nil {
-		return RenewReport{}, err
-	}
+func (s *Session) Interrupt(ctx context.Context, q HostRequest) (RenewReport, error) {
 	r, err := s.mine(ctx, "interrupt", q.RunKey, q.Host)
 	if err != nil {
 		return RenewReport{}, err
 	}
 	if r.Status != Interrupted {
 		now := nowMillis()
-		t := Interrupt{Epoch: r.Epoch, Now: now, Until: now.Add(seconds(cmp.Or(q.Seconds, r.PauseSeconds), s.limits().PauseTTL))}
+		t := Interrupt{Epoch: r.Epoch, Now: now, Until: now.Add(seconds(r.PauseSeconds, s.limits().PauseTTL))}
 		if r, err = s.runs().Update(ctx, q.RunKey, t); err != nil {
 			return RenewReport{}, lostClaim("interrupt", q.RunKey, err)
 		}
@@ -302,26 +298,25 @@ func (s *Session) Get(ctx context.Context, q GetRequest) (RunView, error) {
 // listed is how many runs one list tells at most.
 const listed = 100
 
-// List tells the newest runs of a thread; active, only those that have not ended.
-func (s *Session) List(ctx context.Context, k ThreadKey, active bool) ([]RunView, error) {
-	if err := checkThread(k); err != nil {
-		return nil, err
+// List tells the newest runs of a thread.
+func (s *Session) List(ctx context.Context, q ListRunsRequest) (ListRunsReport, error) {
+	if err := checkThread(q.ThreadKey); err != nil {
+		return ListRunsReport{}, err
 	}
-	keys, err := s.History.ThreadRuns(ctx, k)
+	keys, err := s.History.ThreadRuns(ctx, q.ThreadKey)
 	if err != nil {
-		return nil, err
+		return ListRunsReport{}, err
 	}
-	out := []RunView{}
+	out := ListRunsReport{Runs: []RunView{}, More: len(keys) > listed}
 	for _, key := range keys[:min(len(keys), listed)] {
 		r, err := s.runs().Run(ctx, key)
 		if ignoreNotFound(err) != nil {
-			return nil, err
+			return ListRunsReport{}, err
 		}
-		if err == nil && r.Thread == k.Thread && !(active && r.Status.Terminal()) {
-			out = append(out, viewOf(r))
+		if err == nil && r.Thread == q.Thread && !(q.Active && r.Status.Terminal()) {
+			out.Runs = append(out.Runs, viewOf(r))
 		}
 	}
-	slices.SortStableFunc(out, func(a, b RunView) int { return cmp.Compare(b.StartedAt, a.StartedAt) })
 	return out, nil
 }
 

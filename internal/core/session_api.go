@@ -19,7 +19,9 @@ type StartRequest struct {
 	// Definition is given, or the name of one that the installation keeps.
 	Definition     *Definition `json:"definition,omitempty"`
 	DefinitionName string      `json:"definitionName,omitempty"`
-	Agent          AgentPlan   `json:"agent"`
+	// Parent is the paused run that this one goes on for, in the same sandbox.
+	Parent RunID     `json:"parent,omitempty"`
+	Agent  AgentPlan `json:"agent"`
 }
 
 // AgentPlan is the program of a run: words, or text for a shell.
@@ -30,7 +32,7 @@ type AgentPlan struct {
 	Input *string  `json:"input,omitempty"` // its stdin; it is in no record, argument or log
 }
 
-// HostRequest is for what only the host of a run may ask: renew, detach.
+// HostRequest is for what only the host of a run may ask: renew, detach, interrupt.
 type HostRequest struct {
 	RunKey
 	Host string `json:"host"`
@@ -41,13 +43,6 @@ type AttachRequest struct {
 	RunKey
 	Host     string `json:"host"`
 	Takeover bool   `json:"takeover,omitempty"` // although another host has it
-}
-
-// InterruptRequest pauses a run for a human.
-type InterruptRequest struct {
-	RunKey
-	Host    string `json:"host"`
-	Seconds int64  `json:"seconds,omitempty"` // how long at most; zero: the installation's time
 }
 
 // CancelRequest asks that a run end. With the host that has it, it ends it at once.
@@ -71,6 +66,18 @@ type RunFault struct {
 
 // GetRequest asks for a run.
 type GetRequest struct{ RunKey }
+
+// ListRunsRequest asks for the runs of a thread.
+type ListRunsRequest struct {
+	ThreadKey
+	Active bool `json:"active,omitempty"` // only those that have not ended
+}
+
+// ListRunsReport is the answer of list and active: newest first.
+type ListRunsReport struct {
+	Runs []RunView `json:"runs"`
+	More bool      `json:"more,omitempty"` // older ones are left out
+}
 
 // StartState is how far a start is.
 type StartState string
@@ -199,9 +206,14 @@ func checkRun(k RunKey) error {
 
 func (q StartRequest) check() error {
 	err := cmp.Or(checkRun(q.RunKey), checkThread(ThreadKey{q.Tenant, q.Thread}), checkHost(q.Host), q.Agent.check())
+	if err == nil && q.Parent != "" {
+		err = checkRun(RunKey{q.Tenant, q.Parent})
+	}
 	switch {
 	case err != nil:
 		return err
+	case q.Parent == q.Run:
+		return invalid("invalid-id", "parent: want another run than the one that begins")
 	case (q.Definition == nil) == (q.DefinitionName == ""):
 		return invalid("invalid-definition", "want either a definition or the name of one")
 	case q.Definition != nil:
@@ -240,13 +252,6 @@ func (q FailRequest) check() error {
 		return invalid("invalid-error", "message: want at most %d bytes in UTF-8, got %d", maxMessage, len(e.Message))
 	}
 	return nil
-}
-
-func (q InterruptRequest) check() error {
-	if q.Seconds < 0 || q.Seconds > maxSeconds {
-		return invalid("invalid-time", "seconds: want 0 to %d, got %d", maxSeconds, q.Seconds)
-	}
-	return cmp.Or(checkRun(q.RunKey), checkHost(q.Host))
 }
 
 // claimLost is the code of who does not have the run that it wants to act on.

@@ -149,6 +149,56 @@ func (t Resumed) Landed(r Run) bool {
 	return r.Epoch == t.Epoch && r.Instance == t.Sandbox.Instance && r.TaskARN == t.Sandbox.TaskARN && r.TaskARN != ""
 }
 
+// Continued is the transaction in which a run goes on for one that was paused: the
+// parent ends, its sandbox passes on, and the child begins, bound to it. All or nothing.
+type Continued struct {
+	Parent  RunKey
+	End     Finish
+	Child   Run      // whole; its Start names the parent
+	Sandbox *Sandbox // as read; nil: the parent has none that could serve
+}
+
+// Name is "continued".
+func (Continued) Name() string { return "continued" }
+
+func (t Continued) refused(record, why string) error {
+	return &RefusedError{Op: t.Name(), Record: record, Why: why}
+}
+
+// ApplyParent: paused, no recorded cancel, not ending; and what [Finish] asks for.
+func (t Continued) ApplyParent(r Run) (Run, error) {
+	if why := failing(
+		check{r.Status == Interrupted, "not-paused"},
+		check{r.CancelRequested == 0, "cancel-requested"},
+		check{r.Ending == nil, "ending"},
+	); why != "" {
+		return Run{}, t.refused("run "+t.Parent.String(), why)
+	}
+	after, err := t.End.Apply(r)
+	if why := refusalOf(err); why != "" {
+		return Run{}, t.refused("run "+t.Parent.String(), why)
+	}
+	return after, err
+}
+
+// ApplySandbox: instance and latest run as read, and nobody reclaims it.
+func (t Continued) ApplySandbox(s Sandbox) (Sandbox, error) {
+	return passed(s, *t.Sandbox, t.Child.RunKey.Run, t.Name(), t.End.Now)
+}
+
+// Met tells what it means that the child is there already: nil if it is this host's own
+// continuation of that parent.
+func (t Continued) Met(have Run) error {
+	if why := failing(
+		check{!have.Status.Terminal(), "terminal"},
+		check{have.ClaimNonce == t.Child.ClaimNonce, "attached-elsewhere"},
+		check{have.Start.Parent == t.Parent.Run, "parent"},
+	); why != "" {
+		return t.refused("run "+t.Child.RunKey.String(), why)
+	}
+	return nil
+}
+
 // SessionTransactions are the writes of a session that touch more than one record.
 type SessionTransactions interface {
 	// Resume carries out t in one transaction: the run by ApplyRun, the record by
@@ -156,4 +206,8 @@ type SessionTransactions interface {
 	// written, unless the run shows that this very transaction has landed already.
 	// Conflicts are retried.
 	Resume(ctx context.Context, t Resumed) error
+	// Continue carries out t in one transaction: the child put, absent or by Met; the
+	// parent by ApplyParent; the record by ApplySandbox, if there is one. Refusals as
+	// for Resume, but that the child shows what has landed.
+	Continue(ctx context.Context, t Continued) error
 }

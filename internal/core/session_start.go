@@ -144,6 +144,7 @@ func (s *Session) own(q StartRequest, r Run) error {
 		check{r.CancelRequested == 0, "cancel-requested"},
 		check{r.Status == Running && r.Ending == nil, "too-late"},
 		check{r.Thread == q.Thread, "another-thread"},
+		check{r.Start.Parent == q.Parent, "another-parent"},
 	)
 	if why != "" {
 		return refusedRun("start", q.RunKey, why)
@@ -162,14 +163,22 @@ func (s *Session) unfrozen(ctx context.Context, st *starting) error {
 
 func (s *Session) create(ctx context.Context, st *starting) error {
 	d := st.definition
-	r, err := s.Launcher.Start(ctx, RunRequest{
+	r, err := s.Launcher.record(RunRequest{
 		RunKey: st.q.RunKey, Thread: st.q.Thread, HostNonce: st.q.Host, Definition: fmt.Sprintf("%s@%d", d.Name, d.Version),
 		TTLSeconds: d.RunTTLSeconds, Reclaim: d.reclaims(), OnLapse: d.lapse(), Checkpoint: cmp.Or(d.Checkpoint, s.Checkpoint),
+		PauseSeconds: d.PauseTTLSeconds, Capture: d.capture(),
 	})
+	switch {
+	case err != nil:
+		return err
+	case st.q.Parent != "":
+		err = s.resumeParent(ctx, st, r)
+	default:
+		st.run, err = s.runs().Create(ctx, r)
+	}
 	if refusalOf(err) == "terminal" {
 		return refusedRun("start", st.q.RunKey, "terminal-run")
 	}
-	st.run = r
 	return err
 }
 
@@ -188,6 +197,14 @@ func (s *Session) ensure(ctx context.Context, st *starting) (waiting string, err
 	if st.run.TaskARN != "" {
 		return "", nil
 	}
+	waiting, err = s.sandbox(ctx, st)
+	if s.keeps(st.run) && (waiting != "" || Refused(err)) {
+		s.giveBack(ctx, st.run, "start") // what is waited for may need it
+	}
+	return waiting, err
+}
+
+func (s *Session) sandbox(ctx context.Context, st *starting) (waiting string, err error) {
 	box, err := s.Launcher.Sandboxes.Sandbox(ctx, st.key)
 	switch {
 	case isNotFound(err):
@@ -196,7 +213,7 @@ func (s *Session) ensure(ctx context.Context, st *starting) (waiting string, err
 		return "", err
 	case box.Material != st.material:
 		return "", refuse("start", "sandbox "+string(st.key), "another-key")
-	case box.Reclaiming != "":
+	case !replaceable(box):
 		return "reclaim", nil
 	case box.LatestRun == st.run.RunKey.Run:
 		return "launch", nil // it was bound since the record was read
@@ -222,6 +239,8 @@ func (s *Session) take(ctx context.Context, st *starting, box Sandbox, latest Ru
 		return s.launch(ctx, st)
 	case len(tasks) != 1 || tasks[0].Life != TaskLives:
 		return "unreachable", nil
+	case box.Reclaiming != "":
+		return "reclaim", nil
 	case latest.Sealed == nil && latest.Reclaim != ReclaimIdle:
 		return "reclaim", nil // it did not end by itself: what is left of it, nobody knows
 	case st.definition.tooOld(box, nowMillis()):

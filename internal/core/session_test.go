@@ -109,7 +109,7 @@ func (c host) attach(takeover bool) (core.RenewReport, error) {
 }
 
 func (c host) interrupt() (core.RenewReport, error) {
-	return c.h.self().Interrupt(c.h.t.Context(), core.InterruptRequest{RunKey: key(c.run), Host: hostOf(c.name)})
+	return c.h.self().Interrupt(c.h.t.Context(), c.request())
 }
 
 func (c host) cancel() (core.EndReport, error) {

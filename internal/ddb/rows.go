@@ -75,6 +75,7 @@ type runRow struct {
 	CheckpointPolicy core.CheckpointPolicy `dynamodbav:"checkpointPolicy,omitempty"`
 	Checkpoint       *checkpointRow        `dynamodbav:"checkpoint,omitempty"`
 	Start            *startRow             `dynamodbav:"start,omitempty"`
+	Capture          string                `dynamodbav:"capture,omitempty"` // JSON
 
 	ReclaimSince    core.Millis         `dynamodbav:"reclaimSince,omitempty"`
 	ReclaimAttempts int                 `dynamodbav:"reclaimAttempts,omitempty"`
@@ -262,6 +263,11 @@ func encodeRun(r core.Run) (item, error) {
 	if r.Start != (core.RunStart{}) {
 		row.Start = new(startRow(r.Start))
 	}
+	capture, err := encodeCapture(r.Capture)
+	if err != nil {
+		return nil, err
+	}
+	row.Capture = capture
 	if err := checkPlace(r.Row, r.DueAt, r.DetachedSince); err != nil {
 		return nil, err
 	}
@@ -332,6 +338,9 @@ func decodeRun(it item) (core.Run, error) {
 	}
 	if row.Start != nil {
 		r.Start = core.RunStart(*row.Start)
+	}
+	if r.Capture, err = decodeCapture(row.Capture); err != nil {
+		return core.Run{}, fmt.Errorf("parse run item %s: %w", row.PK, err)
 	}
 	if !slices.Contains(core.CheckpointStates, r.Checkpoint.State) {
 		return core.Run{}, fmt.Errorf("parse run item %s: checkpoint %q, want one of %q", row.PK, r.Checkpoint.State, core.CheckpointStates)

@@ -2,6 +2,8 @@ package ddb
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 
 	"github.com/aws/aws-sdk-go-v2/feature/dynamodb/expression"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
@@ -101,6 +103,101 @@ func judgeResume(images map[int]item, t core.Resumed) error {
 		return err
 	}
 	box, err := decodeSandbox(images[resumeBox])
+	if err != nil {
+		return err
+	}
+	if _, err = t.ApplySandbox(box); err == nil {
+		return unless(false)
+	}
+	return err
+}
+
+// encodeCapture is what captures are told, as one text: nothing is decided from its
+// parts.
+func encodeCapture(o *core.JobOptions) (string, error) {
+	if o == nil {
+		return "", nil
+	}
+	text, err := json.Marshal(o)
+	return string(text), err
+}
+
+func decodeCapture(text string) (*core.JobOptions, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var o core.JobOptions
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return nil, fmt.Errorf("capture: %w", err)
+	}
+	return &o, nil
+}
+
+// Continue ends a paused run and begins the one that goes on for it, in one transaction.
+func (s *Transactions) Continue(ctx context.Context, t core.Continued) error {
+	items, err := s.continueItems(t)
+	if err == nil {
+		err = s.transact(ctx, items, func(images map[int]item) error { return judgeContinue(images, t) })
+	}
+	return wrapUnlessRefused(err, "continue run %s as %s", t.Parent, t.Child.RunKey)
+}
+
+// The actions of a continuation, by index. The last is only there with a sandbox.
+const (
+	continueChild = iota
+	continueParent
+	continueBox
+)
+
+func (s *Transactions) continueItems(t core.Continued) ([]types.TransactWriteItem, error) {
+	child, err := encodeRun(t.Child)
+	if err != nil {
+		return nil, err
+	}
+	over := newChange(runPK(t.Parent))
+	over.need(is("status", core.Interrupted), gone("cancelRequested"), gone("ending"))
+	finish(over, t.End)
+	parent, err := over.part(s.runs, key(runPK(t.Parent), skRun))
+	if err != nil {
+		return nil, err
+	}
+	items := []types.TransactWriteItem{
+		continueChild: {Put: &types.Put{
+			TableName: &s.runs, Item: child, ConditionExpression: new(absent),
+			ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
+		}},
+		continueParent: parent,
+	}
+	if t.Sandbox == nil {
+		return items, nil
+	}
+	pass := newChange(sandboxPK(t.Sandbox.Key))
+	passSandbox(pass, *t.Sandbox, t.Child.RunKey.Run, t.End.Now)
+	box, err := pass.part(s.sandboxes, key(sandboxPK(t.Sandbox.Key), skSandbox))
+	return append(items, box), err
+}
+
+// judgeContinue tells what a cancelled continuation means. The child comes first: it
+// alone shows that this very one has landed.
+func judgeContinue(images map[int]item, t core.Continued) error {
+	if image, ok := images[continueChild]; ok {
+		have, err := decodeRun(image)
+		if err != nil {
+			return err
+		}
+		return t.Met(have)
+	}
+	if image, ok := images[continueParent]; ok {
+		parent, err := decodeRun(image)
+		if err != nil {
+			return err
+		}
+		if _, err = t.ApplyParent(parent); err == nil {
+			return unless(false)
+		}
+		return err
+	}
+	box, err := decodeSandbox(images[continueBox])
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ func clone(r core.Run) core.Run {
 	r.LogHash, r.LogTail = bytes.Clone(r.LogHash), bytes.Clone(r.LogTail)
 	r.Error, r.ExitCode = copied(r.Error), copied(r.ExitCode)
 	r.Ending, r.Sealed, r.Transcript = copied(r.Ending), copied(r.Sealed), copied(r.Transcript)
+	r.Capture = copied(r.Capture)
 	return r
 }
 

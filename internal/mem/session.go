@@ -37,6 +37,40 @@ func (p *Process) Resume(ctx context.Context, t core.Resumed) error {
 	})
 }
 
+// Continue carries out t, all or nothing.
+func (p *Process) Continue(ctx context.Context, t core.Continued) error {
+	return p.transact(ctx, t.Name(), func(s *Store) error {
+		if have, ok := s.runs[t.Child.RunKey]; ok {
+			return t.Met(have)
+		}
+		before, err := s.run(t.Parent)
+		if err != nil {
+			return err
+		}
+		after, err := t.ApplyParent(clone(before))
+		if err != nil {
+			return err
+		}
+		if t.Sandbox != nil {
+			box, err := s.box(t.Sandbox.Key)
+			if err != nil {
+				return err
+			}
+			passed, err := t.ApplySandbox(box)
+			if err != nil {
+				return err
+			}
+			s.setBox(passed)
+		}
+		s.accuseRun("finish", before, after)
+		s.accuseRun("create", core.Run{}, t.Child)
+		s.setRun(after)
+		s.setRun(t.Child)
+		p.wrote("continued " + t.Parent.String())
+		return nil
+	})
+}
+
 var _ core.ThreadHistory = (*Process)(nil)
 
 // ThreadRuns lists a thread's runs, newest first.

@@ -161,6 +161,7 @@ func whole(tenant core.TenantID, id core.RunID) core.Run {
 	r.TaskStoppedAt, r.ExitedAt = 13, 14
 	r.CheckpointPolicy = core.CheckpointAlways
 	r.Checkpoint = core.RunCheckpoint{State: core.CheckpointMoved, ID: "c", Why: "größer", Tries: 15, FailedAt: 16}
+	r.Capture = &core.JobOptions{Dir: "/w", Policy: []byte(`{"exclude":["x"]}`), Secrets: []string{"A"}, MaxBytes: 19}
 	r.Start = core.RunStart{Parent: "p", Resumed: true, Noted: true, Head: "h", Restored: "c", LostRun: "r0", LostWhy: "größer", AskedAt: 17, ReadyAt: 18}
 	return r
 }

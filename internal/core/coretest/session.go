@@ -94,6 +94,19 @@ func SessionTransactions(t *testing.T, open Open) {
 		}
 		oneWins(t, together(len(runs), func(i int) error { return sessions(t, s).Resume(t.Context(), resumed(runs[i], box)) }))
 	})
+	t.Run("Continue ends the parent and begins the child", func(t *testing.T) { continueAll(t, open(t)) })
+	t.Run("Continue that is refused writes nothing", func(t *testing.T) { continueRefused(t, open(t)) })
+	t.Run("Continue at once by two hosts has one winner", func(t *testing.T) {
+		s := open(t)
+		parent, box, c := continuing()
+		must(t, s.Seed.Run(t.Context(), parent))
+		must(t, s.Seed.Sandbox(t.Context(), box))
+		oneWins(t, together(4, func(i int) error {
+			mine := c
+			mine.Child.ClaimNonce = string(rune('p' + i))
+			return sessions(t, s).Continue(t.Context(), mine)
+		}))
+	})
 	t.Run("Resumed", func(t *testing.T) { randomResumes(t, open(t)) })
 }
 
@@ -168,4 +181,79 @@ func resumePair(r core.Run, box core.Sandbox, t core.Resumed) (core.Run, core.Sa
 		return r, box, err
 	}
 	return after, passed, nil
+}
+
+// continuing is a paused run in its sandbox, and the run that goes on for it.
+func continuing() (parent core.Run, box core.Sandbox, t core.Continued) {
+	parent, box = attached("acme", "r1"), sandbox("i1")
+	parent.Status, parent.Row, parent.DueAt, parent.AttachedUntil, parent.InterruptedSince = core.Interrupted, core.RowPause, 90_000, 0, 3000
+	parent.Instance, parent.TaskARN, parent.SandboxKey = box.Instance, box.TaskARN, box.Key
+	child := attached("acme", "r2")
+	child.ClaimNonce, child.Instance, child.TaskARN, child.SandboxKey = "child", box.Instance, box.TaskARN, box.Key
+	child.Start = core.RunStart{Parent: "r1", Resumed: true}
+	end := core.Finish{
+		Epoch: parent.Epoch, Nonce: parent.ClaimNonce, Now: 5000, Status: core.Completed, ExpiresAt: 9000,
+		Transcript: core.Transcript{Bytes: parent.LogEnd, SHA256: "00"},
+	}
+	return parent, box, core.Continued{Parent: parent.RunKey, End: end, Child: child, Sandbox: &box}
+}
+
+func continueAll(t *testing.T, s Stores) {
+	parent, box, c := continuing()
+	must(t, s.Seed.Run(t.Context(), parent))
+	must(t, s.Seed.Sandbox(t.Context(), box))
+	for range 2 { // the second is told from a loss
+		must(t, sessions(t, s).Continue(t.Context(), c))
+		over, err := c.ApplyParent(parent)
+		must(t, err)
+		passed, err := c.ApplySandbox(box)
+		must(t, err)
+		equalPair(t, s, over, passed)
+		equalPair(t, s, c.Child, passed)
+	}
+	alone, _, c := continuing()
+	alone.RunKey.Run, c.Parent.Run, c.Child.RunKey.Run, c.Child.Start.Parent, c.Sandbox = "r3", "r3", "r4", "r3", nil
+	must(t, s.Seed.Run(t.Context(), alone))
+	must(t, sessions(t, s).Continue(t.Context(), c))
+	got, err := s.Runs.Run(t.Context(), alone.RunKey)
+	must(t, err)
+	equal(t, "status", got.Status, core.Completed)
+}
+
+func continueRefused(t *testing.T, s Stores) {
+	for why, change := range map[string]func(parent *core.Run, box *core.Sandbox){
+		"not-paused": func(r *core.Run, _ *core.Sandbox) {
+			r.Status, r.Row, r.InterruptedSince = core.Running, core.RowLapse, 0
+		},
+		"cancel-requested": func(r *core.Run, _ *core.Sandbox) { r.CancelRequested = 4 },
+		"ending":           func(r *core.Run, _ *core.Sandbox) { r.Ending = &core.Ending{Reason: core.EndExpired, At: 1} },
+		"epoch":            func(r *core.Run, _ *core.Sandbox) { r.Epoch = 2 },
+		"log-end":          func(r *core.Run, _ *core.Sandbox) { r.LogEnd = 77 },
+		"latest-run":       func(_ *core.Run, box *core.Sandbox) { box.LatestRun = "another" },
+		"reclaiming":       func(_ *core.Run, box *core.Sandbox) { box.Reclaiming = "a" },
+		"instance":         func(_ *core.Run, box *core.Sandbox) { box.Instance = "i3" },
+	} {
+		parent, box, c := continuing()
+		c.Child.RunKey.Run = core.RunID("child-" + why)
+		change(&parent, &box)
+		must(t, s.Seed.Run(t.Context(), parent))
+		must(t, s.Seed.Sandbox(t.Context(), box))
+		refusedAs(t, sessions(t, s).Continue(t.Context(), c), why)
+		equalPair(t, s, parent, box)
+		_, err := s.Runs.Run(t.Context(), c.Child.RunKey)
+		notFound(t, err)
+	}
+	parent, box, c := continuing()
+	must(t, s.Seed.Run(t.Context(), parent))
+	must(t, s.Seed.Sandbox(t.Context(), box))
+	for why, change := range map[string]func(child *core.Run){
+		"attached-elsewhere": func(r *core.Run) { r.ClaimNonce = "another" },
+		"parent":             func(r *core.Run) { r.Start.Parent = "another" },
+	} {
+		there := c.Child
+		change(&there)
+		must(t, s.Seed.Run(t.Context(), there))
+		refusedAs(t, sessions(t, s).Continue(t.Context(), c), why)
+		equalPair(t, s, parent, box)
+	}
 }

@@ -1,0 +1,111 @@
+package core
+
+import (
+	"context"
+)
+
+// resumeParent begins a run that goes on for a paused one. Order: the pause is claimed,
+// so that no sweep ends it under our hands; its agent is ended and its journal drained;
+// then one transaction ends the parent, passes its sandbox on, and begins the child.
+func (s *Session) resumeParent(ctx context.Context, st *starting, child Run) error {
+	parent, err := s.claimPaused(ctx, st)
+	if err != nil {
+		return err
+	}
+	over, gone, err := s.settleParent(ctx, parent)
+	if err != nil {
+		return err
+	}
+	finish, err := s.ender().finishOf(job{run: over.run}, over)
+	if err != nil {
+		return err
+	}
+	if over.run.Sealed == nil {
+		finish.Status, finish.Error = Completed, nil // a human's answer continues it
+	}
+	box, err := s.heir(ctx, st, over.run, gone)
+	if err != nil {
+		return err
+	}
+	child.Start.Parent = parent.RunKey.Run
+	if box != nil {
+		finish.Reclaim, finish.Owes = ReclaimNone, false
+		child.Start.Resumed = true
+		child = bound(child, *box)
+	}
+	t := Continued{Parent: parent.RunKey, End: finish, Child: child, Sandbox: box}
+	if err := s.Binds.Continue(ctx, t); err != nil {
+		return err
+	}
+	ended, err := s.runs().Run(ctx, parent.RunKey)
+	if err == nil {
+		err = s.announce(ctx, ended)
+	}
+	if err != nil {
+		s.log().WarnContext(ctx, "announce end", "phase", "continue", "run", parent.RunKey.String(), "err", err)
+	}
+	st.run, err = s.runs().Run(ctx, st.q.RunKey)
+	return err
+}
+
+// claimPaused takes a paused run for its continuation; asked again it has it.
+func (s *Session) claimPaused(ctx context.Context, st *starting) (Run, error) {
+	key := RunKey{Tenant: st.q.Tenant, Run: st.q.Parent}
+	r, err := s.runs().Run(ctx, key)
+	if err != nil {
+		return Run{}, unknownRun("start", key, err)
+	}
+	why := failing(
+		check{!r.Status.Terminal(), "terminal-run"},
+		check{r.Status == Interrupted, "thread-busy"},
+		check{r.CancelRequested == 0, "cancel-requested"},
+		check{r.Ending == nil, "too-late"},
+		check{r.Thread == st.q.Thread, "another-thread"},
+	)
+	if why != "" {
+		return Run{}, refusedRun("continue", key, why)
+	}
+	nonce, now := "continue:"+string(st.q.Run)+":"+st.q.Host, nowMillis()
+	if r.ClaimNonce == nonce {
+		return r, nil
+	}
+	claim := Claim{Seen: r.Epoch, Paused: true, Since: r.InterruptedSince, Nonce: nonce, Now: now, Until: now.Add(s.limits().ClaimLease)}
+	claimed, err := s.runs().Update(ctx, key, claim)
+	if Refused(err) {
+		return Run{}, refusedRun("continue", key, "attached-elsewhere")
+	}
+	return claimed, err
+}
+
+// settleParent ends what is left of a paused run's agent and drains its journal.
+func (s *Session) settleParent(ctx context.Context, r Run) (_ ended, gone bool, err error) {
+	if r.Sealed != nil || !s.begun(r) {
+		return ended{run: r, complete: true}, false, nil
+	}
+	over, err := s.ender().end(ctx, r, newAllowance(s.limits().SweepBytes))
+	if err == nil {
+		return over, false, nil
+	}
+	tasks, describeErr := s.Launcher.Describer.Describe(ctx, r.Cluster, []string{r.TaskARN})
+	if describeErr != nil || len(tasks) != 1 || tasks[0].Life != TaskGone {
+		return ended{}, false, err
+	}
+	return ended{run: r}, true, nil
+}
+
+// heir is the sandbox of a paused run, if the run that goes on may have it.
+func (s *Session) heir(ctx context.Context, st *starting, parent Run, gone bool) (*Sandbox, error) {
+	if gone || parent.TaskARN == "" {
+		return nil, nil
+	}
+	box, err := s.Launcher.Sandboxes.Sandbox(ctx, st.key)
+	switch {
+	case isNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case box.Material != st.material || box.Instance != parent.Instance || box.LatestRun != parent.RunKey.Run || box.Reclaiming != "":
+		return nil, nil
+	}
+	return &box, nil
+}

@@ -1,0 +1,275 @@
+package core_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
+)
+
+// call is an operation of a session, each of whose calls may fail.
+type call struct {
+	before func(h *hosting) // what has happened, by processes without faults
+	do     func(ctx context.Context, s *core.Session) (done bool, err error)
+	done   func(h *hosting) bool
+}
+
+func started(run, host string) func(ctx context.Context, s *core.Session) (bool, error) {
+	return func(ctx context.Context, s *core.Session) (bool, error) {
+		report, err := s.Start(ctx, startOf(run, host))
+		return report.State == core.Ready, err
+	}
+}
+
+func begins(run, host string) func(h *hosting) {
+	return func(h *hosting) { h.ready(startOf(run, host)) }
+}
+
+// sessionCalls are every operation that writes, in its most telling situation.
+var sessionCalls = map[string]call{
+	"start": {
+		before: func(*hosting) {}, do: started("r", "one"),
+		done: func(h *hosting) bool { return h.fleet.Alive("r") },
+	},
+	"start in a warm sandbox": {
+		before: func(h *hosting) { h.ready(startOf("first", "zero")); h.warm("first") }, do: started("r", "one"),
+		done: func(h *hosting) bool { return h.fleet.Alive("r") && len(h.fleet.Running()) == 1 },
+	},
+	"start where the sandbox is gone": {
+		before: func(h *hosting) {
+			h.ready(startOf("first", "zero"))
+			h.warm("first")
+			h.fleet.KillTask(h.run("first").TaskARN)
+		},
+		do:   started("r", "one"),
+		done: func(h *hosting) bool { return h.fleet.Alive("r") },
+	},
+	"continue": {
+		before: func(h *hosting) {
+			h.ready(startOf("ask", "zero"))
+			_, err := host{h, "ask", "zero"}.interrupt()
+			h.must(err)
+		},
+		do: func(ctx context.Context, s *core.Session) (bool, error) {
+			q := startOf("r", "one")
+			q.Parent = "ask"
+			report, err := s.Start(ctx, q)
+			return report.State == core.Ready, err
+		},
+		done: func(h *hosting) bool {
+			return h.fleet.Alive("r") && !h.fleet.Alive("ask") && len(h.fleet.Running()) == 1
+		},
+	},
+	"renew": {
+		before: begins("r", "one"),
+		do: func(ctx context.Context, s *core.Session) (bool, error) {
+			_, err := s.Renew(ctx, core.HostRequest{RunKey: key("r"), Host: hostOf("one")})
+			return true, err
+		},
+		done: func(h *hosting) bool { return h.run("r").AttachedUntil != 0 },
+	},
+	"attach": {
+		before: func(h *hosting) { begins("r", "zero")(h); h.detach("r") },
+		do: func(ctx context.Context, s *core.Session) (bool, error) {
+			_, err := s.Attach(ctx, core.AttachRequest{RunKey: key("r"), Host: hostOf("one")})
+			return true, err
+		},
+		done: func(h *hosting) bool { return h.run("r").ClaimNonce == hostOf("one") },
+	},
+	"detach": {
+		before: begins("r", "one"),
+		do: func(ctx context.Context, s *core.Session) (bool, error) {
+			_, err := s.Detach(ctx, core.HostRequest{RunKey: key("r"), Host: hostOf("one")})
+			return true, err
+		},
+		done: func(h *hosting) bool { return h.run("r").Row == core.RowDetached },
+	},
+	"interrupt": {
+		before: begins("r", "one"),
+		do: func(ctx context.Context, s *core.Session) (bool, error) {
+			_, err := s.Interrupt(ctx, core.HostRequest{RunKey: key("r"), Host: hostOf("one")})
+			return true, err
+		},
+		done: func(h *hosting) bool { return h.run("r").Status == core.Interrupted },
+	},
+	"cancel": {
+		before: begins("r", "one"),
+		do: func(ctx context.Context, s *core.Session) (bool, error) {
+			report, err := s.Cancel(ctx, core.CancelRequest{RunKey: key("r"), Host: hostOf("one")})
+			return report.Ended, err
+		},
+		done: func(h *hosting) bool { return h.run("r").Status == core.Aborted },
+	},
+	"fail": {
+		before: begins("r", "one"),
+		do: func(ctx context.Context, s *core.Session) (bool, error) {
+			report, err := s.Fail(ctx, core.FailRequest{RunKey: key("r"), Host: hostOf("one"), Error: core.RunFault{Code: "host"}})
+			return report.Ended, err
+		},
+		done: func(h *hosting) bool { return h.run("r").Status == core.Failed && h.run("r").Error.Code == "host" },
+	},
+	"finish": {
+		before: func(h *hosting) {
+			begins("r", "one")(h)
+			h.fleet.Write("r", "done\n")
+			h.fleet.Exit("r", 0)
+		},
+		do: func(ctx context.Context, s *core.Session) (bool, error) {
+			report, err := s.Finish(ctx, core.FinishRequest{RunKey: key("r"), Host: hostOf("one")})
+			return report.State == core.Finished, err
+		},
+		done: func(h *hosting) bool { return h.run("r").Status == core.Completed && h.run("r").Transcript.Complete },
+	},
+	"tail to the end": {
+		before: func(h *hosting) {
+			begins("r", "one")(h)
+			h.fleet.Write("r", "done\n")
+			h.fleet.Exit("r", 0)
+		},
+		do: func(ctx context.Context, s *core.Session) (bool, error) {
+			report, err := s.Tail(ctx, core.TailRequest{RunKey: key("r"), Host: hostOf("one"), WaitSeconds: 1})
+			return report.End, err
+		},
+		done: func(h *hosting) bool { return h.run("r").Sealed != nil },
+	},
+}
+
+// TestSessionCrashMatrix fails every call of every operation in every way. A host that
+// asks again gets what it asked for; one that never comes back leaves nothing behind.
+func TestSessionCrashMatrix(t *testing.T) {
+	points := 0
+	for what, c := range sessionCalls {
+		calls := 0
+		synctest.Test(t, func(t *testing.T) {
+			h := newHosting(t)
+			c.before(h)
+			p := h.store.NewProcess(mem.Faults{})
+			if done, err := c.do(t.Context(), h.session(p)); err != nil || !done || !c.done(h) {
+				t.Fatalf("%s without faults: done %t, %v", what, done, err)
+			}
+			calls = len(p.Calls())
+		})
+		for n := 1; n <= calls; n++ {
+			for _, fault := range []mem.Fault{mem.NotLanded, mem.AnswerLost, mem.StopBefore, mem.StopAfter} {
+				points++
+				for _, back := range []bool{true, false} {
+					t.Run(fmt.Sprintf("%s, %d %s, comes back %t", what, n, fault, back), func(t *testing.T) {
+						synctest.Test(t, func(t *testing.T) { crash(newHosting(t), c, mem.At(n, fault), back) })
+					})
+				}
+			}
+		}
+	}
+	t.Logf("session crash matrix: %d points", points)
+	if points < 300 {
+		t.Errorf("%d points: the operations have shrunk", points)
+	}
+}
+
+// crash does the operation under a fault, and looks at what comes of it.
+func crash(h *hosting, c call, faults mem.Faults, back bool) {
+	h.t.Helper()
+	h.limits.PauseTTL = 10 * time.Minute
+	c.before(h)
+	_, _ = c.do(h.t.Context(), h.session(h.store.NewProcess(faults))) // it may fail
+	h.check()
+	if back {
+		h.comesBack(c)
+	}
+	h.gone()
+}
+
+// comesBack has the host ask again until it is done.
+func (h *hosting) comesBack(c call) {
+	h.t.Helper()
+	for range 90 {
+		done, err := c.do(h.t.Context(), h.self())
+		if err == nil && done {
+			break
+		}
+		if err != nil {
+			h.t.Logf("asked again: %v", err)
+		}
+		time.Sleep(2 * time.Second)
+	}
+	if !c.done(h) {
+		h.t.Errorf("asked again, it is not done: %+v", h.run("r"))
+	}
+	h.drainQueue(h.store.Process)
+	h.check()
+}
+
+// gone lets all hosts be gone: agents finish, runs lapse, and in the end nothing runs and
+// nothing is owed.
+func (h *hosting) gone() {
+	h.t.Helper()
+	for range 3 {
+		for run := range h.store.State().Runs {
+			h.fleet.Exit(run.Run, 0)
+		}
+		h.recover()
+		time.Sleep(h.limits.IdleTTL)
+		h.recover()
+	}
+	for k, r := range h.store.State().Runs {
+		if !r.Status.Terminal() || r.Row != core.RowNone {
+			h.t.Errorf("run %s is left: %s, row %s, %s", k, r.Status, r.Row, r.ReclaimOutcome)
+		}
+	}
+	for id, row := range h.store.State().Rows {
+		if row.State != core.LedgerClosed {
+			h.t.Errorf("row %s is left: %s, %s", id, row.State, row.Why)
+		}
+	}
+}
+
+// TestAdoptCrashMatrix fails every call of an adoption in every way: asked again, it takes
+// the task; never asked again, the task is its host's own still, or ends.
+func TestAdoptCrashMatrix(t *testing.T) {
+	adopt := func(ctx context.Context, s *core.Session) (core.StartReport, error) {
+		return s.Adopt(ctx, core.AdoptRequest{
+			RunKey: key("r"), Thread: "t", Host: hostOf("one"), TaskARN: "arn:aws:ecs:local:000000000000:task/c/0001", Container: "agent",
+			Journal: "00112233445566778899aabbccddeeff",
+		})
+	}
+	calls := 0
+	synctest.Test(t, func(t *testing.T) {
+		h := newHosting(t)
+		h.fleet.RunStray("mine/own")
+		p := h.store.NewProcess(mem.Faults{})
+		_, err := adopt(t.Context(), h.session(p))
+		h.must(err)
+		calls = len(p.Calls())
+	})
+	for n := 1; n <= calls; n++ {
+		for _, fault := range []mem.Fault{mem.NotLanded, mem.AnswerLost, mem.StopBefore, mem.StopAfter} {
+			for _, wait := range []time.Duration{time.Second, 70 * time.Second, 30 * time.Minute} {
+				synctest.Test(t, func(t *testing.T) {
+					h := newHosting(t)
+					h.fleet.RunStray("mine/own")
+					_, _ = adopt(t.Context(), h.session(h.store.NewProcess(mem.At(n, fault)))) // it may fail
+					time.Sleep(wait)
+					var err error
+					for range 20 {
+						var report core.StartReport
+						if report, err = adopt(t.Context(), h.self()); err == nil && report.State == core.Ready {
+							break
+						}
+						time.Sleep(2 * time.Minute)
+					}
+					h.must(err)
+					h.store.Check(t)
+					row, err := h.store.Row(t.Context(), h.run("r").Instance)
+					h.must(err)
+					if r := h.run("r"); r.TaskARN == "" || row.State != core.LedgerRunning || row.TaskARN != r.TaskARN {
+						t.Errorf("call %d, %s, after %s: run %+v, row %+v", n, fault, wait, r, row)
+					}
+				})
+			}
+		}
+	}
+}

@@ -1,0 +1,501 @@
+package core_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+func (c host) finish(conversation *core.ConversationPut) (core.FinishReport, error) {
+	return c.h.self().Finish(c.h.t.Context(), core.FinishRequest{RunKey: key(c.run), Host: hostOf(c.name), Conversation: conversation})
+}
+
+func (c host) tail(from int64, wait int64) (core.TailReport, error) {
+	return c.h.self().Tail(c.h.t.Context(), core.TailRequest{RunKey: key(c.run), Host: hostOf(c.name), From: from, WaitSeconds: wait})
+}
+
+// captured has the agent of the thread's capture hand its checkpoint in.
+func (h *hosting) captured(files tree) {
+	h.t.Helper()
+	h.must(h.keep.capture(h.t.Context(), h.store.Process, "t", files))
+}
+
+// restoredNow has the agent of the thread's restore say that it is done.
+func (h *hosting) restoredNow() {
+	h.t.Helper()
+	_, err := h.keep.keeper(h.store.Process).CommitRoot(h.t.Context(), h.keep.jobs["t"].Token, nil)
+	h.must(err)
+}
+
+// finished runs a turn from start to finish, with a checkpoint.
+func (h *hosting) finished(run, name string, files tree) core.FinishReport {
+	h.t.Helper()
+	h.ready(startOf(run, name))
+	h.fleet.Write(core.RunID(run), "output of "+run+"\n")
+	h.fleet.Exit(core.RunID(run), 0)
+	report, err := host{h, run, name}.finish(nil)
+	h.must(err)
+	if report.State != core.Finishing || report.Waiting != "checkpoint" {
+		h.t.Fatalf("finish: %+v, want to wait for the checkpoint", report)
+	}
+	h.captured(files)
+	report, err = host{h, run, name}.finish(nil)
+	h.must(err)
+	if report.State != core.Finished {
+		h.t.Fatalf("finish: %+v", report)
+	}
+	return report
+}
+
+// TestFinishStoresAndEnds: the journal, the conversation, the workspace, the run, in that
+// order; a repeat changes nothing.
+func TestFinishStoresAndEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := keepingHosting(t)
+		h.ready(startOf("r", "one"))
+		_, err := host{h, "r", "one"}.finish(nil)
+		refusedFor(t, "finish of a run at work", err, "still-producing")
+		h.fleet.Write("r", "done\n")
+		h.fleet.Exit("r", 0)
+		put := &core.ConversationPut{Data: []byte("the conversation")}
+		report, err := host{h, "r", "one"}.finish(put)
+		h.must(err)
+		if report.State != core.Finishing || h.run("r").Status != core.Running || h.run("r").Sealed == nil {
+			t.Fatalf("finish: %+v", report)
+		}
+		h.captured(tree{"a.txt": "A"})
+		for range 2 {
+			report, err = host{h, "r", "one"}.finish(put)
+			h.must(err)
+			if report.State != core.Finished || report.Run.Status != core.Completed {
+				t.Fatalf("finished: %+v", report)
+			}
+		}
+		th, err := h.store.Thread(t.Context(), thread("t"))
+		h.must(err)
+		if th.Head != "checkpoint-r" || th.Conversation.Version != 1 || !slices.Equal(th.Conversation.Runs, []core.RunID{"r"}) || th.Lease != (core.Lease{}) {
+			t.Errorf("thread %+v", th)
+		}
+		if r := h.run("r"); r.Reclaim != core.ReclaimIdle || r.Checkpoint.Owes() {
+			t.Errorf("run %+v", r)
+		}
+		h.drainQueue(h.store.Process)
+		h.ended("r", core.Completed, "done\n")
+		if box := h.box("r"); box.IdleSince == 0 || len(h.fleet.Running()) != 1 {
+			t.Errorf("its sandbox is not warm: %+v", box)
+		}
+		h.check()
+	})
+}
+
+// TestFinishRefuses where another has written the thread, or writes it.
+func TestFinishRefuses(t *testing.T) {
+	for code, before := range map[string]func(h *hosting){
+		"writer-lost": func(h *hosting) {
+			_, err := h.store.UpdateThread(h.t.Context(), thread("t"), core.ReleaseLease{Owner: "run:r"})
+			h.must(err)
+			_, err = h.store.UpdateThread(h.t.Context(), thread("t"), core.AcquireLease{Owner: "run:other", Now: now(), Until: now().Add(time.Minute)})
+			h.must(err)
+		},
+		"stale-head": func(h *hosting) {
+			_, err := h.store.UpdateThread(h.t.Context(), thread("t"), core.ReleaseLease{Owner: "run:r"})
+			h.must(err)
+			h.keep.box("t")
+			h.must(h.keep.save(h.t.Context(), h.store.Process, "t", "another", tree{"b": "B"}))
+		},
+		"stale-conversation": func(*hosting) {},
+	} {
+		t.Run(code, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := keepingHosting(t)
+				h.ready(startOf("r", "one"))
+				before(h)
+				h.fleet.Exit("r", 0)
+				var put *core.ConversationPut
+				if code == "stale-conversation" {
+					put = &core.ConversationPut{Seen: 3, Data: []byte("x")}
+				}
+				_, err := host{h, "r", "one"}.finish(put)
+				refusedFor(t, "finish", err, code)
+				if r := h.run("r"); r.Status != core.Running {
+					t.Errorf("run %+v", r)
+				}
+			})
+		})
+	}
+}
+
+// TestAWorkspaceThatCannotBeStoredIsOwed: the run finishes, and reclaim tries again.
+func TestAWorkspaceThatCannotBeStoredIsOwed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := keepingHosting(t)
+		h.keep.began = core.AgentMissing
+		h.ready(startOf("r", "one"))
+		h.fleet.Exit("r", 0)
+		report, err := host{h, "r", "one"}.finish(nil)
+		h.must(err)
+		if report.State != core.Finished || report.CheckpointFailed != "agent-missing" || !h.run("r").Checkpoint.Owes() {
+			t.Errorf("finish: %+v, %+v", report, h.run("r").Checkpoint)
+		}
+		h.check()
+	})
+}
+
+// TestTheNextTurnFindsTheWorkspace: in the warm sandbox, or brought back into a new one
+// where the old one is gone.
+func TestTheNextTurnFindsTheWorkspace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := keepingHosting(t)
+		h.finished("one", "a", tree{"f": "1"})
+		h.drainQueue(h.store.Process)
+		second := h.ready(startOf("two", "b"))
+		if second.Ensured != core.EnsuredResumed || second.RestoredFrom != "" {
+			t.Errorf("the warm sandbox: %+v", second)
+		}
+		h.fleet.Exit("two", 0)
+		_, err := host{h, "two", "b"}.finish(nil)
+		h.must(err)
+		h.captured(tree{"f": "2"})
+		_, err = host{h, "two", "b"}.finish(nil)
+		h.must(err)
+		h.drainQueue(h.store.Process)
+		h.fleet.KillTask(second.Run.TaskARN)
+		q := startOf("three", "c")
+		report, err := h.self().Start(t.Context(), q)
+		h.must(err)
+		if report.State != core.Provisioning || report.Waiting != "restore" || h.fleet.Alive("three") {
+			t.Fatalf("start: %+v, want to wait for the restore", report)
+		}
+		h.restoredNow()
+		third := h.ready(q)
+		if third.Ensured != core.EnsuredCreated || third.RestoredFrom != "checkpoint-two" {
+			t.Errorf("a new sandbox: %+v", third)
+		}
+		again := h.ready(q)
+		if again.RestoredFrom != third.RestoredFrom || again.Run.ReadyAt != third.Run.ReadyAt {
+			t.Errorf("asked again: %+v", again)
+		}
+		h.drainQueue(h.store.Process)
+		h.check()
+	})
+}
+
+// TestAFailedRestoreFailsTheStart, with the first error; the half-built sandbox ends.
+func TestAFailedRestoreFailsTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := keepingHosting(t)
+		first := h.finished("one", "a", tree{"f": "1"})
+		h.drainQueue(h.store.Process)
+		h.fleet.KillTask(first.Run.TaskARN)
+		h.keep.began = core.AgentMissing
+		_, err := h.self().Start(t.Context(), startOf("two", "b"))
+		refusedFor(t, "start", err, "restore-failed")
+		if r := h.run("two"); r.Status != core.Failed || r.Error.Code != "restore-failed" || r.Error.Message != "agent-missing" {
+			t.Errorf("run %+v, error %+v", r, r.Error)
+		}
+		h.drainQueue(h.store.Process)
+		if n := len(h.fleet.Running()); n != 0 {
+			t.Errorf("%d tasks run", n)
+		}
+		h.check()
+	})
+}
+
+// TestAFailedTurnInAWarmSandboxLeavesIt: it was there before, and no agent began (EN-11).
+func TestAFailedTurnInAWarmSandboxLeavesIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHosting(t)
+		first := h.ready(startOf("one", "a"))
+		h.warm("one")
+		s := h.self()
+		s.Binds = h.store
+		s.Launcher.Agents = noExec{}
+		report, err := s.Start(t.Context(), startOf("two", "b"))
+		refusedFor(t, "start", err, "agent-not-started")
+		h.drainQueue(h.store.Process)
+		if n := len(h.fleet.Running()); n != 0 { // its agent may have begun: nobody knows
+			t.Errorf("%d tasks run after an agent that may have begun: %+v", n, report)
+		}
+		third := h.ready(startOf("three", "c"))
+		if third.Run.TaskARN == first.Run.TaskARN {
+			t.Errorf("an unclean sandbox is used again: %+v", third)
+		}
+		h.warm("three")
+		_, err = h.session(h.failing("note start")).Start(t.Context(), startOf("four", "d"))
+		if err == nil {
+			t.Fatal("started")
+		}
+		ended, err := host{h, "four", "d"}.fail()
+		h.must(err)
+		if !ended.Ended || h.run("four").Reclaim != core.ReclaimIdle {
+			t.Errorf("ended %+v, owes %s", ended, h.run("four").Reclaim)
+		}
+		h.drainQueue(h.store.Process)
+		if fifth := h.ready(startOf("five", "e")); fifth.Run.TaskARN != third.Run.TaskARN || fifth.Ensured != core.EnsuredResumed {
+			t.Errorf("a clean sandbox is not used again: %+v", fifth)
+		}
+		h.check()
+	})
+}
+
+// TestAWriterKeepsOthersOut: one thread has one writer, whatever the definition.
+func TestAWriterKeepsOthersOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := keepingHosting(t)
+		h.ready(startOf("one", "a"))
+		other := startOf("two", "b")
+		other.Definition = new(definition)
+		other.Definition.Name = "other"
+		_, err := h.self().Start(t.Context(), other)
+		refusedFor(t, "start", err, "writer-conflict")
+		for owner, want := range map[string]string{"reclaim:x": "writer", "gc:y": "writer"} {
+			_, err := h.store.UpdateThread(t.Context(), thread("t"), core.ReleaseLease{})
+			if err != nil {
+				_, err = h.store.UpdateThread(t.Context(), thread("t"), core.ReleaseLease{Owner: "run:one"})
+			}
+			h.must(err)
+			_, err = h.store.UpdateThread(t.Context(), thread("t"), core.AcquireLease{Owner: owner, Now: now(), Until: now().Add(time.Minute)})
+			h.must(err)
+			report, err := h.self().Start(t.Context(), other)
+			h.must(err)
+			if report.State != core.Provisioning || report.Waiting != want || h.run("two").Instance != "" {
+				t.Errorf("a lease of %s: %+v", owner, report)
+			}
+			_, err = host{h, "one", "a"}.renew()
+			refusedFor(t, "renew", err, "writer-lost")
+			_, err = h.store.UpdateThread(t.Context(), thread("t"), core.ReleaseLease{Owner: owner})
+			h.must(err)
+			_, err = host{h, "one", "a"}.renew()
+			h.must(err)
+		}
+	})
+}
+
+// TestAStartLeavesADeadReclaimItsSandbox: a lapsed system lease is not taken while the
+// record is marked.
+func TestAStartLeavesADeadReclaimItsSandbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := keepingHosting(t)
+		h.finished("one", "a", tree{"f": "1"})
+		h.drainQueue(h.store.Process)
+		box := h.box("one")
+		_, err := h.store.UpdateThread(t.Context(), thread("t"), core.AcquireLease{Owner: "reclaim:one", Now: now(), Until: now().Add(time.Second)})
+		h.must(err)
+		_, err = h.store.UpdateSandbox(t.Context(), box.Key, core.MarkReclaiming{Instance: box.Instance, LatestRun: "one", By: "x", Now: now()})
+		h.must(err)
+		time.Sleep(time.Minute)
+		report, err := h.self().Start(t.Context(), startOf("two", "b"))
+		h.must(err)
+		th, err := h.store.Thread(t.Context(), thread("t"))
+		h.must(err)
+		if report.Waiting != "reclaim" || th.Lease.Owner != "reclaim:one" {
+			t.Errorf("start: %+v, lease %+v", report, th.Lease)
+		}
+		_, err = h.store.UpdateSandbox(t.Context(), box.Key, core.Unmark{Instance: box.Instance, By: "x", Now: now()})
+		h.must(err)
+		if two := h.ready(startOf("two", "b")); two.Ensured != core.EnsuredResumed {
+			t.Errorf("start: %+v", two)
+		}
+	})
+}
+
+// TestTailGivesWholeLines, first from the log, then from the journal; a viewer reads the
+// log alone.
+func TestTailGivesWholeLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHosting(t)
+		h.ready(startOf("r", "one"))
+		c := host{h, "r", "one"}
+		h.fleet.Write("r", "first\nsec")
+		report, err := c.tail(0, 0)
+		h.must(err)
+		if string(report.Data) != "first\n" || report.Next != 6 || report.End || h.run("r").LogEnd != 0 {
+			t.Errorf("tail: %+v", report)
+		}
+		viewed, err := h.self().Tail(t.Context(), core.TailRequest{RunKey: key("r")})
+		h.must(err)
+		if len(viewed.Data) != 0 || viewed.End {
+			t.Errorf("a viewer is ahead of the log: %+v", viewed)
+		}
+		h.fleet.Write("r", "ond\n")
+		report, err = c.tail(6, 0) // what the poll before gave out goes to the log
+		h.must(err)
+		if string(report.Data) != "second" || h.run("r").LogEnd != 12 {
+			t.Errorf("tail: %+v, log end %d", report, h.run("r").LogEnd)
+		}
+		h.fleet.Write("r", "no newline")
+		h.fleet.Exit("r", 0)
+		report, err = c.tail(12, 0)
+		h.must(err)
+		if string(report.Data) != "\nno newline" || !report.End || !report.Run.Sealed {
+			t.Errorf("tail at the end: %+v", report)
+		}
+		var all []byte
+		for from := int64(0); ; {
+			viewed, err = h.self().Tail(t.Context(), core.TailRequest{RunKey: key("r"), From: from})
+			h.must(err)
+			all, from = append(all, viewed.Data...), viewed.Next
+			if viewed.End {
+				break
+			}
+		}
+		if string(all) != "first\nsecond\nno newline" {
+			t.Errorf("a viewer sees %q", all)
+		}
+		_, err = host{h, "r", "two"}.tail(0, 0)
+		refusedFor(t, "tail without a claim", err, "claim-lost")
+	})
+}
+
+// TestTailWaits for output, tells a silent journal from a slow one, and leaves a busy
+// container alone.
+func TestTailWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHosting(t)
+		h.ready(startOf("r", "one"))
+		c := host{h, "r", "one"}
+		begun := now()
+		_, err := c.tail(0, 25)
+		refusedFor(t, "tail of a silent run", err, "journal-stalled")
+		if waited := now().Sub(begun); waited != core.TailStall {
+			t.Errorf("waited %s", waited)
+		}
+		go func() {
+			time.Sleep(5 * time.Second)
+			h.fleet.Write("r", "late\n")
+		}()
+		report, err := c.tail(0, 25)
+		h.must(err)
+		if string(report.Data) != "late" {
+			t.Errorf("tail: %+v", report)
+		}
+		begun = now()
+		report, err = c.tail(4, 25)
+		h.must(err)
+		if len(report.Data) != 0 || now().Sub(begun) != core.MaxTailWait {
+			t.Errorf("tail of a quiet run: %+v after %s", report, now().Sub(begun))
+		}
+		long := bytes.Repeat([]byte("x"), 100<<10)
+		h.fleet.Write("r", string(long)+"\n")
+		var all []byte
+		for from := int64(4); int64(len(all)) < int64(len(long))+1; {
+			report, err = c.tail(from, 1)
+			h.must(err)
+			all, from = append(all, report.Data...), report.Next
+		}
+		if !bytes.Equal(all, append([]byte("\n"), long...)) {
+			t.Errorf("a long line: %d bytes", len(all))
+		}
+		box := h.box("r")
+		box.ExecUntil = now().Add(time.Minute)
+		h.store.SeedSandbox(box)
+		_, err = c.tail(int64(4+len(all)), 0)
+		refusedFor(t, "tail of a busy container", err, "busy")
+	})
+}
+
+// TestAPausedRunIsContinued by another run in the same sandbox: one write ends the one
+// and begins the other.
+func TestAPausedRunIsContinued(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := keepingHosting(t)
+		parent := h.ready(startOf("ask", "one"))
+		h.fleet.Write("ask", "may I?\n")
+		_, err := host{h, "ask", "one"}.interrupt()
+		h.must(err)
+		_, err = h.self().Start(t.Context(), startOf("other", "two"))
+		refusedFor(t, "a turn beside a paused one", err, "thread-busy")
+		q := startOf("yes", "two")
+		q.Parent = "ask"
+		child := h.ready(q)
+		if child.Ensured != core.EnsuredResumed || child.Run.TaskARN != parent.Run.TaskARN || child.Run.Parent != "ask" || child.RestoredFrom != "" {
+			t.Errorf("child: %+v", child)
+		}
+		h.ended("ask", core.Completed, "may I?\n")
+		if h.fleet.Alive("ask") || !h.fleet.Alive("yes") {
+			t.Error("not one agent, the child's, is at work")
+		}
+		again := h.ready(q)
+		if again.Run.ReadyAt != child.Run.ReadyAt || len(h.fleet.Running()) != 1 {
+			t.Errorf("asked again: %+v", again)
+		}
+		late := startOf("late", "three")
+		late.Parent = "ask"
+		_, err = h.self().Start(t.Context(), late)
+		refusedFor(t, "a second continuation", err, "terminal-run")
+		h.check()
+	})
+}
+
+// TestAdoptTakesOverATask that a host started itself, once, and only one that lives.
+func TestAdoptTakesOverATask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHosting(t)
+		arn := h.fleet.RunStray("mine/own")
+		q := core.AdoptRequest{
+			RunKey: key("r"), Thread: "t", Host: hostOf("one"), TaskARN: arn, Container: "agent", Journal: core.NewJournalNonce(),
+		}
+		for range 2 {
+			report, err := h.self().Adopt(t.Context(), q)
+			h.must(err)
+			if report.State != core.Ready || report.Run.TaskARN != arn {
+				t.Fatalf("adopted: %+v", report)
+			}
+		}
+		r := h.run("r")
+		if row, err := h.store.Row(t.Context(), r.Instance); err != nil || row.State != core.LedgerRunning || row.TaskARN != arn || r.Nonce != q.Journal {
+			t.Errorf("row %+v, %v; nonce %s", row, err, r.Nonce)
+		}
+		_, err := h.session(h.store.Process).Adopt(t.Context(), func() core.AdoptRequest { q := q; q.Host = hostOf("two"); return q }())
+		refusedFor(t, "adopt by another host", err, "attached-elsewhere")
+		ended, err := host{h, "r", "one"}.cancel()
+		h.must(err)
+		h.drainQueue(h.store.Process)
+		if !ended.Ended || len(h.fleet.Running()) != 0 {
+			t.Errorf("ended %+v, running %v", ended, h.fleet.Running())
+		}
+		dead := q
+		dead.RunKey, dead.Host = key("dead"), hostOf("three")
+		_, err = h.self().Adopt(t.Context(), dead)
+		refusedFor(t, "adopt of a task that is gone", err, "task-gone")
+	})
+}
+
+// TestListTellsTheRunsOfAThread, newest first, and which of them have not ended.
+func TestListTellsTheRunsOfAThread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHosting(t)
+		h.ready(startOf("one", "a"))
+		h.warm("one")
+		time.Sleep(time.Second)
+		h.ready(startOf("two", "b"))
+		for active, want := range map[bool][]core.RunID{false: {"two", "one"}, true: {"two"}} {
+			runs, err := h.self().List(t.Context(), core.ListRunsRequest{ThreadKey: thread("t"), Active: active})
+			h.must(err)
+			var got []core.RunID
+			for _, r := range runs.Runs {
+				got = append(got, r.Run)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("active %t: %v, want %v", active, got, want)
+			}
+		}
+		_, err := h.self().List(t.Context(), core.ListRunsRequest{})
+		if e, ok := errors.AsType[*core.InvalidError](err); !ok || e.Code != "invalid-id" {
+			t.Errorf("no thread: %v", err)
+		}
+	})
+}
+
+// noExec is a sandbox that takes no exec at all.
+type noExec struct{ core.AgentStarter }
+
+func (noExec) StartAgent(_ context.Context, target core.ExecTarget, _ core.JournalStart, _ []byte) (core.JournalStarted, error) {
+	return core.JournalStarted{}, &core.ExecError{Target: target, Healing: core.Configuration, Reason: "no-shell"}
+}

@@ -1,0 +1,199 @@
+package core
+
+import (
+	"bytes"
+	"context"
+	"time"
+)
+
+// TailRequest asks for a run's output from a byte position on.
+type TailRequest struct {
+	RunKey
+	// Host reads the journal itself, and brings new output to the log; without it the log
+	// is read.
+	Host        string `json:"host,omitempty"`
+	From        int64  `json:"from"`
+	WaitSeconds int64  `json:"waitSeconds,omitempty"` // for output, at most [MaxTailWait]
+	// StallSeconds is how long a host waits for a run's first byte; zero: [TailStall].
+	StallSeconds int64 `json:"stallSeconds,omitempty"`
+}
+
+// MaxTailWait is the longest poll.
+const MaxTailWait = 25 * time.Second
+
+// TailStall is how long one poll waits for a run's very first byte before it says that
+// the journal is stalled.
+const TailStall = 10 * time.Second
+
+// TailReport is a piece of a run's output: whole lines, unless the run has ended or a
+// line is very long. The newline of the last one may come with the next piece.
+type TailReport struct {
+	From int64  `json:"from"`
+	Data []byte `json:"data"` // base64
+	Next int64  `json:"next"` // from where to go on; behind an omitted piece it is more than Data is long
+	// End says that nothing follows.
+	End     bool    `json:"end,omitempty"`
+	Waiting string  `json:"waiting,omitempty"` // why the sandbox gave no answer
+	Run     RunView `json:"run"`
+}
+
+// The sizes and times of a tail.
+const (
+	tailBytes  = 1 << 20  // most of one answer
+	tailAppend = 64 << 10 // new output that goes to the log at once
+	tailPoll   = 2 * time.Second
+)
+
+func (q TailRequest) check() error {
+	err := checkRun(q.RunKey)
+	if err == nil && q.Host != "" {
+		err = checkHost(q.Host)
+	}
+	most := int64(MaxTailWait / time.Second)
+	switch {
+	case err != nil:
+		return err
+	case q.From < 0:
+		return invalid("invalid-position", "from: want 0 or more, got %d", q.From)
+	case q.WaitSeconds < 0 || q.WaitSeconds > most || q.StallSeconds < 0 || q.StallSeconds > maxSeconds:
+		return invalid("invalid-time", "waitSeconds: want 0 to %d, got %d; stallSeconds: 0 or more, got %d", most, q.WaitSeconds, q.StallSeconds)
+	}
+	return nil
+}
+
+// Tail gives a run's output from a position on, and waits for some. The host that has
+// the run reads the journal; what is new goes to the log once it is much, or was given
+// out by the poll before: so nobody else is far behind.
+func (s *Session) Tail(ctx context.Context, q TailRequest) (TailReport, error) {
+	if err := q.check(); err != nil {
+		return TailReport{}, err
+	}
+	begun := time.Now()
+	for {
+		r, err := s.runs().Run(ctx, q.RunKey)
+		switch {
+		case err != nil:
+			return TailReport{}, unknownRun("tail", q.RunKey, err)
+		case q.Host != "" && r.ClaimNonce != q.Host:
+			return TailReport{}, refusedRun("tail", q.RunKey, claimLost)
+		}
+		report, err := s.look(ctx, q, r)
+		if err != nil || len(report.Data) > 0 || report.Next > q.From || report.End {
+			return report, err
+		}
+		waited := time.Since(begun)
+		if q.Host != "" && q.From == 0 && r.LogEnd == 0 && report.Waiting == "" && waited >= seconds(q.StallSeconds, TailStall) {
+			return TailReport{}, refusedRun("tail", q.RunKey, "journal-stalled")
+		}
+		if left := time.Duration(q.WaitSeconds)*time.Second - waited; left <= 0 || !waitUntil(ctx, time.Now().Add(min(left, tailPoll))) {
+			return report, ctx.Err()
+		}
+	}
+}
+
+// look reads what there is now.
+func (s *Session) look(ctx context.Context, q TailRequest, r Run) (TailReport, error) {
+	report := TailReport{From: q.From, Next: q.From, Run: viewOf(r)}
+	over := r.Sealed != nil || r.Status.Terminal()
+	switch {
+	case q.From < r.LogEnd:
+		logged, err := s.logged(ctx, report, r, over, over)
+		if err != nil || logged.Next > q.From || over {
+			return logged, err
+		}
+	case over:
+		report.End = true
+		return report, nil
+	}
+	if q.Host == "" || !s.begun(r) {
+		return report, nil
+	}
+	return s.journaled(ctx, report, r)
+}
+
+// logged gives a piece of the log; over says that nothing follows it, whole that its end
+// is the end of a line.
+func (s *Session) logged(ctx context.Context, report TailReport, r Run, over, whole bool) (TailReport, error) {
+	for piece, err := range (LogReader{s.Log.Log, s.Log.Blobs}).From(ctx, r.RunKey, report.From) {
+		if err != nil {
+			return TailReport{}, err
+		}
+		if piece.Omitted && len(report.Data) == 0 {
+			report.Next = piece.End
+			return report, nil
+		}
+		if piece.Omitted {
+			break
+		}
+		report.Data = append(report.Data, piece.Data...)
+		if len(report.Data) >= tailBytes {
+			break
+		}
+	}
+	all := report.From+int64(len(report.Data)) == r.LogEnd && len(report.Data) <= tailBytes
+	report.Data = lines(report.Data, whole && all)
+	report.Next = report.From + int64(len(report.Data))
+	report.End = over && all
+	return report, nil
+}
+
+// lines cuts data behind its last newline, unless it is all that will come or one very
+// long line.
+func lines(data []byte, whole bool) []byte {
+	if whole {
+		return data
+	}
+	data = data[:min(len(data), tailBytes)]
+	if end := bytes.LastIndexByte(data, '\n'); end >= 0 {
+		return data[:end+1]
+	}
+	if len(data) == tailBytes {
+		return data
+	}
+	return nil
+}
+
+// journaled reads the journal behind the log's end.
+func (s *Session) journaled(ctx context.Context, report TailReport, r Run) (TailReport, error) {
+	box, err := s.Launcher.Sandboxes.Sandbox(ctx, r.SandboxKey)
+	switch {
+	case ignoreNotFound(err) != nil:
+		return TailReport{}, err
+	case err == nil && box.ExecUntil > nowMillis():
+		return TailReport{}, refusedRun("tail", r.RunKey, "busy")
+	}
+	page, err := s.Prober.Page(ctx, PageRequest{RunKey: r.RunKey, Target: targetOf(r), Nonce: r.Nonce, From: r.LogEnd, Last: r.LogTail})
+	if err != nil {
+		report.Waiting, _ = reasonFor(err)
+		return report, nil
+	}
+	// The newline before what may be the sentinel's is held back: the line has ended.
+	whole := page.Exit != nil || page.End && page.Size > r.LogEnd+int64(len(page.Data))
+	// From behind the log's end was given out by the poll before; from before it there is
+	// the beginning of a line, whose rest is here.
+	if page.Exit != nil || len(page.Data) >= tailAppend || report.From != r.LogEnd && len(page.Data) > 0 {
+		var sealed *Sealed
+		if page.Exit != nil {
+			sealed = &Sealed{ExitCode: *page.Exit, At: nowMillis(), Stderr: page.Stderr}
+		}
+		after, err := s.Log.Append(ctx, r, page.Data, sealed)
+		if err != nil {
+			return TailReport{}, lostClaim("tail", r.RunKey, err)
+		}
+		report.Run = viewOf(after)
+		if report.From == after.LogEnd {
+			report.End = sealed != nil
+			return report, nil
+		}
+		return s.logged(ctx, report, after, sealed != nil, whole)
+	}
+	if report.From < r.LogEnd {
+		return s.logged(ctx, report, r, false, whole)
+	}
+	if report.From > r.LogEnd+int64(len(page.Data)) {
+		return TailReport{}, invalid("invalid-position", "from: want at most the journal's end, %d, got %d", r.LogEnd+int64(len(page.Data)), report.From)
+	}
+	report.Data = lines(page.Data[report.From-r.LogEnd:], whole)
+	report.Next = report.From + int64(len(report.Data))
+	return report, nil
+}
