@@ -138,14 +138,41 @@ func openClaim(dir string, job transfer.Job) (claim, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return claim{}, &refusal{"claim-unwritable", true, err}
 	}
+	if err := trusted(dir, false); err != nil {
+		return claim{}, &refusal{"claim-unsafe", true, err}
+	}
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return claim{}, &refusal{"claim-unwritable", true, err}
+	}
+	if err := trusted(path, true); err != nil {
+		return claim{}, &refusal{"claim-unsafe", true, err}
 	}
 	lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return claim{}, &refusal{"claim-unwritable", true, err}
 	}
 	return claim{dir: path, lock: lock}, nil
+}
+
+// trusted refuses a directory in which somebody else can make names, other than root:
+// what this process writes and removes there would be where those lead. One of a claim
+// must be its own; above it a sticky one, in which nobody moves another's names, is safe.
+func trusted(dir string, own bool) error {
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	sticky := !own && info.Mode()&fs.ModeSticky != 0
+	switch {
+	case !info.IsDir() || !ok:
+		return fmt.Errorf("%s: want a directory", dir)
+	case int(stat.Uid) != os.Geteuid() && (own || stat.Uid != 0):
+		return fmt.Errorf("%s: want a directory of user %d, got one of %d", dir, os.Geteuid(), stat.Uid)
+	case info.Mode().Perm()&0o022 != 0 && !sticky:
+		return fmt.Errorf("%s: want a directory that nobody else may write in", dir)
+	}
+	return nil
 }
 
 func (c claim) try() bool {

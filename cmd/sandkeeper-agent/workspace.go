@@ -13,8 +13,17 @@ import (
 
 // workspaceOf is where the workspace is: where the job says, else where the sandbox's
 // environment says, else the usual place, else where the container's main process
-// works, which is the image's working directory.
+// works, which is the image's working directory. The whole system is none: a capture of
+// it would hold what other processes keep, a restore would remove it.
 func workspaceOf(dir string) (string, error) {
+	dir, err := namedWorkspace(dir)
+	if err == nil && dir == "/" {
+		return "", fail(string(workspace.CodeInvalidWorkspace), errors.New("want a directory below the root of the system"))
+	}
+	return dir, err
+}
+
+func namedWorkspace(dir string) (string, error) {
 	if dir != "" {
 		return dir, nil
 	}
