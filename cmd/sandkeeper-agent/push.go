@@ -130,4 +130,3 @@ func (q piece) store(data []byte) error {
 	}
 	return nil
 }
-
