@@ -265,15 +265,8 @@ func (c *Reclaimer) release(ctx context.Context, job ReclaimJob, row *LedgerRow)
 			return outcome, err
 		}
 	}
-	if box != nil {
-		t := MarkReclaiming{Instance: job.Instance, LatestRun: box.LatestRun, By: a.by, Idle: job.Kind == JobDue, Now: MillisOf(time.Now())}
-		_, err := c.Sandboxes.UpdateSandbox(ctx, job.Key, t)
-		if isNotFound(err) {
-			return ReclaimNotFound, nil // condemned since it was read: who did that goes on
-		}
-		if err != nil {
-			return refusedOr(err, ReclaimInUse)
-		}
+	if outcome, err := c.mark(ctx, a); outcome != "" || err != nil {
+		return outcome, err
 	}
 	for _, step := range []func(context.Context, *attempt) (ReclaimOutcome, error){c.guarded, c.stored, c.counted} {
 		if outcome, err := step(ctx, &a); outcome != "" || err != nil {
@@ -284,6 +277,28 @@ func (c *Reclaimer) release(ctx context.Context, job ReclaimJob, row *LedgerRow)
 		return c.idle(ctx, a)
 	}
 	return c.condemn(ctx, a)
+}
+
+// mark announces the attempt. Where it cannot, another has acted since the record was
+// read, and goes on; the lease that was taken for nothing is given back.
+func (c *Reclaimer) mark(ctx context.Context, a attempt) (ReclaimOutcome, error) {
+	if a.box == nil {
+		return "", nil
+	}
+	t := MarkReclaiming{
+		Instance: a.job.Instance, LatestRun: a.box.LatestRun, By: a.by, Idle: a.job.Kind == JobDue, Now: MillisOf(time.Now()),
+	}
+	_, err := c.Sandboxes.UpdateSandbox(ctx, a.job.Key, t)
+	if (isNotFound(err) || Refused(err)) && !a.capturing {
+		c.unlease(ctx, a)
+	}
+	switch {
+	case err == nil:
+		return "", nil
+	case isNotFound(err):
+		return ReclaimNotFound, nil
+	}
+	return refusedOr(err, ReclaimInUse)
 }
 
 // bind reads the run that the message is about and says whether it lets the

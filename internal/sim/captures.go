@@ -117,10 +117,11 @@ func (w *world) judgeLoss(who string, r *agentRun, run core.Run, th core.Thread)
 	}
 }
 
-// judgeBegin: nobody captures where nothing may be stopped (I13).
+// judgeBegin: nobody captures where nothing may be stopped (I13). An attempt whose mark
+// another has taken over may still, and ends nothing.
 func (w *world) judgeBegin(a *actor) {
 	r := w.runs[a.run]
-	if w.oracle.promised[r.key] > now().Add(2*w.config.Skew) {
+	if r.crossed <= a.start && w.oracle.promised[r.key] > now().Add(2*w.config.Skew) {
 		w.accuse("%s captures the workspace of run %s, which was promised a hold (I13)", a.name, r.key)
 	}
 	if !a.read || !a.control.Stops() {

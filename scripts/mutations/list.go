@@ -162,11 +162,8 @@ var mutations = []mutation{
 
 	// Reclaiming.
 	one("reclaim ignores a hold", reclaim, `	case until > now:`, `	case false:`),
-	one("reclaim reads the hold before it marks", reclaim, `	if box != nil {
-		t := MarkReclaiming{Instance: job.Instance, LatestRun: box.LatestRun, By: a.by, Idle: job.Kind == JobDue, Now: MillisOf(time.Now())}
-		if _, err := c.Sandboxes.UpdateSandbox(ctx, job.Key, t); err != nil {
-			return refusedOr(err, ReclaimInUse)
-		}
+	one("reclaim reads the hold before it marks", reclaim, `	if outcome, err := c.mark(ctx, a); outcome != "" || err != nil {
+		return outcome, err
 	}
 	for _, step := range []func(context.Context, *attempt) (ReclaimOutcome, error){c.guarded, c.stored, c.counted} {
 		if outcome, err := step(ctx, &a); outcome != "" || err != nil {
@@ -178,11 +175,8 @@ var mutations = []mutation{
 			return outcome, err
 		}
 	}
-	if box != nil {
-		t := MarkReclaiming{Instance: job.Instance, LatestRun: box.LatestRun, By: a.by, Idle: job.Kind == JobDue, Now: MillisOf(time.Now())}
-		if _, err := c.Sandboxes.UpdateSandbox(ctx, job.Key, t); err != nil {
-			return refusedOr(err, ReclaimInUse)
-		}
+	if outcome, err := c.mark(ctx, a); outcome != "" || err != nil {
+		return outcome, err
 	}
 `),
 	one("the mark is taken off before the task is stopped", reclaim,
