@@ -10,6 +10,13 @@
 // byte position. A claim, an epoch that only grows plus a nonce, is the right to
 // drive a run. Reclaim stops the task of an ended run, or marks it idle.
 //
+// A checkpoint is a picture of a thread: workspace, conversation, artifacts. The
+// thread's head names the newest; it moves under the writer lease, whose fence only
+// grows and stands in the key of every object that is written under it. A collection
+// raises the thread's floor first: from then on an object of an older fence counts only
+// where a checkpoint or a fork's pin names it, so that what a collector removes, however
+// late, nobody has come to need.
+//
 // # Writes
 //
 // Every write that states a fact carries its precondition in the same request. A

@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"bytes"
+	"iter"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ func TestARootOfASandboxIsBelievedOnlyAsFarAsTheStoreBearsItOut(t *testing.T) {
 		"a pack that was never stored":         {"invalid-entry", func(_ *keeping, r *manifest.Root) { r.Layers[0].SHA256[0]++ }},
 		"a pack of another size":               {"invalid-entry", func(_ *keeping, r *manifest.Root) { r.Layers[0].Size++ }},
 		"a pack of a fence to come":            {"invalid-entry", func(_ *keeping, r *manifest.Root) { r.Layers[0].Fence++ }},
+		"a pack of the parent's, larger":       {"invalid-entry", func(w *keeping, r *manifest.Root) { w.enlarge(r) }},
 		"another id":                           {"invalid-id", func(_ *keeping, r *manifest.Root) { r.ID = "other" }},
 		"another parent":                       {"parent-mismatch", func(_ *keeping, r *manifest.Root) { r.Parent = "other" }},
 		"no parent":                            {"parent-mismatch", func(_ *keeping, r *manifest.Root) { r.Parent = "" }},
@@ -64,6 +66,40 @@ func TestARootOfASandboxIsBelievedOnlyAsFarAsTheStoreBearsItOut(t *testing.T) {
 			})
 		})
 	}
+}
+
+// enlarge writes the whole tree of a root anew, with a parent's pack of which more is
+// claimed than is stored.
+func (w *keeping) enlarge(r *manifest.Root) {
+	a := &capturer{w: w, ctx: w.ctx(), p: w.store.Process, k: w.keeper(w.store.Process), id: "t", token: w.jobs["t"].Token}
+	var layers []iter.Seq2[manifest.Entry, error]
+	for _, ref := range r.Layers {
+		data, err := w.store.Blob(w.ctx(), core.PackKey(thread("t"), core.PackRef{Fence: ref.Fence, SHA256: ref.SHA256.String()}))
+		w.must(err)
+		layers = append(layers, manifest.OpenLayer(bytes.NewReader(data), ref))
+	}
+	entries, err := gather(manifest.Merge(layers...))
+	w.must(err)
+	var layer bytes.Buffer
+	lw := manifest.NewLayerWriter(&layer)
+	for _, e := range entries {
+		for i := range e.Chunks {
+			if e.Chunks[i].Pack.Fence == 1 { // the parent's
+				e.Chunks[i].Pack.Size += 100
+			}
+		}
+		w.must(lw.Add(e))
+	}
+	w.must(lw.Close())
+	for i := range r.Packs {
+		if r.Packs[i].Fence == 1 {
+			r.Packs[i].Size += 100
+			r.Counts.StoredBytes += 100
+		}
+	}
+	ref, err := a.put(layer.Bytes())
+	w.must(err)
+	r.Layers = []manifest.PackRef{ref}
 }
 
 // theirs is a layer of the thread "victim".
@@ -187,6 +223,9 @@ func TestWhatAnotherCollectedIsNotTakenForStored(t *testing.T) {
 		if has() {
 			t.Error("a pack that a collection may still remove counts as stored")
 		}
+		w.stubborn = true
+		w.coded(w.capture(w.ctx(), p, "t", first), "invalid-entry")
+		w.stubborn = false
 		w.must(w.capture(w.ctx(), p, "t", first))
 		w.check("t")
 	})
