@@ -15,11 +15,12 @@ const (
 	youngSandbox = 2 * time.Minute
 )
 
-// startOf is where an agent is started, and with what token.
+// startOf is where an agent is started, where it finds the keeper, and with what token.
 type startOf struct {
-	target ExecTarget
-	young  bool
-	token  stepToken
+	target    ExecTarget
+	young     bool
+	url, host string
+	token     stepToken
 }
 
 // target is the container of the sandbox that is asked for. A save is of what exists
@@ -45,12 +46,8 @@ func (k *Keeper) target(ctx context.Context, q stepRequest) (startOf, error) {
 // start begins the agent. An answer that says nothing leaves the step working, in doubt:
 // it is begun anew, unless the agent is heard of.
 func (k *Keeper) start(ctx context.Context, q stepRequest, step Step, at startOf) (StepReport, error) {
-	url, host, err := k.URL.AgentURL(ctx)
-	if err != nil {
-		return StepReport{}, err
-	}
 	job := AgentJob{
-		Kind: q.kind, ID: q.id, URL: url, Host: host, Token: at.token.text(), Dir: q.options.Dir,
+		Kind: q.kind, ID: q.id, URL: at.url, Host: at.host, Token: at.token.text(), Dir: q.options.Dir,
 		Policy: q.options.Policy, Secrets: q.options.Secrets, DeadlineSeconds: q.options.DeadlineSeconds, MaxBytes: q.options.MaxBytes,
 		Sample: q.options.Sample,
 	}

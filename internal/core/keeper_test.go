@@ -188,6 +188,67 @@ func TestAnAgentThatCannotBeStartedEndsTheStep(t *testing.T) {
 	})
 }
 
+func TestAnOwnersNextStepWaitsForTheOneUnderWay(t *testing.T) {
+	kept(t, func(w *keeping) {
+		k := w.keeper(w.store.Process)
+		of := func(id core.CheckpointID) core.SaveRequest {
+			q := saveOf("t", id)
+			q.Owner = "run:r"
+			return q
+		}
+		_, err := k.Save(w.ctx(), of("c1"))
+		w.must(err)
+		token := w.jobs["t"].Token
+		_, err = k.Save(w.ctx(), of("c2"))
+		refusedFor(t, "second save", err, "step-busy")
+		_, err = k.Restore(w.ctx(), core.RestoreRequest{ThreadKey: thread("t"), ID: "c1", Owner: "run:r", Key: "key-t", Instance: "i-t"})
+		refusedFor(t, "restore of the same id", err, "step-busy")
+		if w.jobs["t"].Token != token {
+			t.Fatal("another agent was started")
+		}
+		w.must(w.capture(w.ctx(), w.store.Process, "t", first))
+		report, err := k.Save(w.ctx(), of("c2"))
+		w.must(err)
+		if !report.Began {
+			t.Errorf("report = %+v, want it begun", report)
+		}
+		time.Sleep(core.LeaseLife) // its agent is not heard of
+		if report, err = k.Save(w.ctx(), of("c3")); err != nil || !report.Began {
+			t.Errorf("report = %+v, %v; want it begun", report, err)
+		}
+	})
+}
+
+func TestAStepThatEndsWhileItsLeaseIsTakenIsNotBegunAnew(t *testing.T) {
+	kept(t, func(w *keeping) {
+		q := saveOf("t", "c1")
+		q.Owner = "run:r"
+		_, err := w.keeper(w.store.Process).Save(w.ctx(), q)
+		w.must(err)
+		token := w.jobs["t"].Token
+		// The host keeps its lease; the agent is slow, and hands in at the last moment.
+		for range 3 {
+			time.Sleep(core.LeaseRenew)
+			now := core.MillisOf(time.Now())
+			_, err = w.store.UpdateThread(w.ctx(), thread("t"), core.AcquireLease{Owner: q.Owner, Now: now, Until: now.Add(core.LeaseLife)})
+			w.must(err)
+		}
+		handedIn := false
+		p := w.store.NewProcess(mem.Faults{Before: func(ctx context.Context, name string) {
+			if strings.HasPrefix(name, "acquire lease") && !handedIn {
+				handedIn = true
+				w.must(w.capture(ctx, w.store.Process, "t", first))
+			}
+		}})
+		report, err := w.keeper(p).Save(w.ctx(), q)
+		w.must(err)
+		if !handedIn || report.State != core.StepDone || w.jobs["t"].Token != token {
+			t.Errorf("report = %+v, handed in %t; want it done by the first agent", report, handedIn)
+		}
+		w.check("t")
+	})
+}
+
 func execFault(reason string, healing core.Healing) error {
 	return &core.ExecError{Reason: reason, Healing: healing}
 }

@@ -179,6 +179,8 @@ func (s *Session) save(ctx context.Context, r Run) (StepReport, error) {
 	switch refusalOf(err) {
 	case "writer-conflict":
 		return StepReport{}, refuse("finish", "thread "+hostThread(r).String(), "writer-lost")
+	case "step-busy": // a save by name that the run asked for, or the restore of its start
+		return StepReport{State: StepWorking}, nil
 	case "missing-reusable-sandbox", "duplicate-id", "missing-instances":
 		return StepReport{State: StepFailed, Why: refusalOf(err)}, nil
 	}

@@ -351,7 +351,7 @@ func (s *Session) restoreHead(ctx context.Context, st *starting) (waiting string
 		Key: r.SandboxKey, Instance: r.Instance, JobOptions: st.definition.options(),
 	})
 	switch why := refusalOf(err); {
-	case why == "writer-conflict" || why == "writer-lost":
+	case why == "writer-conflict" || why == "writer-lost" || why == "step-busy":
 		return "writer", nil
 	case why != "":
 		return "", &startError{"restore-failed", err}

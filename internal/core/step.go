@@ -100,14 +100,21 @@ func (k *Keeper) step(ctx context.Context, q stepRequest) (StepReport, error) {
 	if report, ok := q.under(th, nowMillis()); ok {
 		return report, nil
 	}
+	if q.cutsOff(th, nowMillis()) {
+		return StepReport{}, refuse(string(q.kind), "thread "+q.ThreadKey.String(), "step-busy")
+	}
 	if k.Sandboxes == nil {
 		return StepReport{}, refuse(string(q.kind), "thread "+q.ThreadKey.String(), "missing-instances")
 	}
 	if th, err = k.lease(ctx, q.ThreadKey, q.owner); err != nil {
 		return StepReport{}, err
 	}
-	report, err := k.begin(ctx, q, th)
-	if releases(q.owner) && (err != nil || report.State == StepFailed) {
+	// Its agent may have spoken, or another call begun it, before the lease was taken.
+	report, ok := q.under(th, nowMillis())
+	if !ok {
+		report, err = k.begin(ctx, q, th)
+	}
+	if releases(q.owner) && (err != nil || report.State != StepWorking) {
 		if late := k.giveBack(ctx, th.Writer()); err == nil && late != nil {
 			return report, fmt.Errorf("give back lease of thread %s: %w", q.ThreadKey, late)
 		}
@@ -122,6 +129,17 @@ func (q stepRequest) mine(th Thread) *Step {
 	}
 	return th.Step
 }
+
+// cutsOff reports whether the same owner has another step under way, whose agent lives:
+// to begin this one would make that one's token dead.
+func (q stepRequest) cutsOff(th Thread, now Millis) bool {
+	s := th.Step
+	return s != nil && q.mine(th) == nil && s.State == StepWorking && s.Fence == th.Fence &&
+		th.Lease.Owner == q.owner && th.Lease.Live(now) && now.Sub(s.SeenAt) < s.patience()
+}
+
+// anew reports whether a step is begun as one that was never tried.
+func (q stepRequest) anew(s *Step) bool { return s == nil || q.again && s.State == StepFailed }
 
 // under reports on the step that is asked for, if it needs no beginning.
 func (q stepRequest) under(th Thread, now Millis) (StepReport, bool) {
@@ -166,6 +184,10 @@ func (k *Keeper) begin(ctx context.Context, q stepRequest, th Thread) (StepRepor
 	if err != nil {
 		return StepReport{}, err
 	}
+	// Before anything is recorded: a step without an agent is silent for a lease's life.
+	if at.url, at.host, err = k.URL.AgentURL(ctx); err != nil {
+		return StepReport{}, err
+	}
 	at.token = mintToken(q.ThreadKey, th.Fence)
 	step, err := k.newStep(ctx, q, th, at.token)
 	if err != nil {
@@ -193,7 +215,7 @@ func (k *Keeper) begin(ctx context.Context, q stepRequest, th Thread) (StepRepor
 func (q stepRequest) exhausted(th Thread, now Millis) string {
 	s := q.mine(th)
 	switch {
-	case s == nil || q.again:
+	case q.anew(s):
 		return ""
 	case s.doubted() && now.Sub(s.StartedAt) >= startPatience:
 		return s.Why
@@ -212,7 +234,7 @@ func (k *Keeper) newStep(ctx context.Context, q stepRequest, th Thread, token st
 		Checkpoint: th.Head, Reason: q.reason, Label: q.label, Job: q.job, StartedAt: now, SeenAt: now,
 	}
 	switch former := q.mine(th); {
-	case former == nil || q.again:
+	case q.anew(former):
 	case former.doubted():
 		step.Attempts, step.StartedAt = former.Attempts, former.StartedAt
 	default:

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/lambda"
@@ -111,14 +112,18 @@ func (c *Caller) Save(ctx context.Context, q core.SaveRequest) (core.StepReport,
 
 var _ core.Checkpointer = (*Caller)(nil)
 
+// passing are the refusals that say nothing of the workspace.
+var passing = []string{"writer-conflict", "writer-lost", "step-busy"}
+
 // Capture has the workspace that a run owes saved, or tells how far that is. While
-// somebody else writes the thread nothing is known; every other refusal is a failure.
+// somebody else writes the thread, or another step of the owner is under way, nothing is
+// known; every other refusal is a failure.
 func (c *Caller) Capture(ctx context.Context, q core.CaptureRequest) (core.Captured, error) {
 	report, err := c.Save(ctx, core.SaveRequest{
 		ThreadKey: core.ThreadKey{Tenant: q.Run.Tenant, Thread: q.Run.Thread}, ID: core.CheckpointOf(q.Run.Run), Run: q.Run.Run,
 		Owner: q.Owner, Key: q.Sandbox.Key, Instance: q.Sandbox.Instance, Job: &q.Job, Again: q.Again,
 	})
-	if e, ok := errors.AsType[*RefusedError](err); ok && e.Code != "writer-conflict" && e.Code != "writer-lost" {
+	if e, ok := errors.AsType[*RefusedError](err); ok && !slices.Contains(passing, e.Code) {
 		return core.Captured{State: core.CaptureFailed, Why: e.Code + ": " + e.Message}, nil
 	}
 	if err != nil {

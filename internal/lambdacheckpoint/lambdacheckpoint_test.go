@@ -82,6 +82,7 @@ func TestACaptureIsASaveOfWhatTheRunOwes(t *testing.T) {
 		"failed":    {`{"save":{"state":"failed","why":"agent-missing"}}`, core.Captured{State: core.CaptureFailed, Why: "agent-missing"}, ""},
 		"refused": {`{"error":{"code":"missing-reusable-sandbox","message":"m"}}`,
 			core.Captured{State: core.CaptureFailed, Why: "missing-reusable-sandbox: m"}, ""},
+		"beside another step": {`{"error":{"code":"step-busy","message":"m"}}`, core.Captured{}, "step-busy"},
 		"with another writer": {`{"error":{"code":"writer-conflict","message":"m"}}`, core.Captured{}, "writer-conflict"},
 		"with a writer lost":  {`{"error":{"code":"writer-lost","message":"m"}}`, core.Captured{}, "writer-lost"},
 		"of no known state":   {`{"save":{"state":"paused"}}`, core.Captured{}, `unknown state "paused"`},
