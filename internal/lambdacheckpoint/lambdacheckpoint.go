@@ -119,10 +119,14 @@ var passing = []string{"writer-conflict", "writer-lost", "step-busy"}
 // somebody else writes the thread, or another step of the owner is under way, nothing is
 // known; every other refusal is a failure.
 func (c *Caller) Capture(ctx context.Context, q core.CaptureRequest) (core.Captured, error) {
-	report, err := c.Save(ctx, core.SaveRequest{
+	save := core.SaveRequest{
 		ThreadKey: core.ThreadKey{Tenant: q.Run.Tenant, Thread: q.Run.Thread}, ID: core.CheckpointOf(q.Run.Run), Run: q.Run.Run,
 		Owner: q.Owner, Key: q.Sandbox.Key, Instance: q.Sandbox.Instance, Job: &q.Job, Again: q.Again,
-	})
+	}
+	if q.Run.Capture != nil { // what to leave out, and which secrets to redact
+		save.JobOptions = *q.Run.Capture
+	}
+	report, err := c.Save(ctx, save)
 	if e, ok := errors.AsType[*RefusedError](err); ok && !slices.Contains(passing, e.Code) {
 		return core.Captured{State: core.CaptureFailed, Why: e.Code + ": " + e.Message}, nil
 	}

@@ -66,12 +66,13 @@ func TestSaveIsOneInvocation(t *testing.T) {
 
 func TestACaptureIsASaveOfWhatTheRunOwes(t *testing.T) {
 	job := core.ReclaimJob{Tenant: "acme", Run: "r", Key: "k", Instance: "i", Kind: core.JobEnd}
+	options := core.JobOptions{Policy: json.RawMessage(`{"git":"none"}`), Secrets: []string{"API_KEY"}, MaxBytes: 1 << 30}
 	request := core.CaptureRequest{
-		Run:     core.Run{RunKey: core.RunKey{Tenant: "acme", Run: "r"}, Thread: "t"},
+		Run:     core.Run{RunKey: core.RunKey{Tenant: "acme", Run: "r"}, Thread: "t", Capture: &options},
 		Sandbox: core.Sandbox{Key: "k", Instance: "i"}, Owner: "reclaim:r", Job: job, Again: true,
 	}
 	want := save
-	want.Job, want.Again = &job, true
+	want.Job, want.Again, want.JobOptions = &job, true, options
 	for name, tt := range map[string]struct {
 		body string
 		want core.Captured
