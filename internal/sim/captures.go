@@ -178,7 +178,7 @@ func (w *world) judgeCheckpoints() {
 			w.accuse("run %s: what became of its checkpoint is not known: %+v (I5)", r.key, c)
 		case there != (c.State == core.CheckpointDone):
 			w.accuse("run %s: checkpoint %+v, and stored: %t (I5)", r.key, c, there)
-		case there && content != "" && stored.Digest != content:
+		case there && run.ExitCode != nil && content != "" && stored.Digest != content: // an agent that was given up may work on
 			w.accuse("run %s: its checkpoint is not its workspace (I5)", r.key)
 		case c.State == core.CheckpointLost && !(w.oracle.lost[r.key] && w.oracle.told[r.key] == core.CheckpointLost):
 			w.accuse("run %s lost its workspace, and nobody was told (I5)", r.key)
