@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/gitstate"
 	"github.com/sandkeeper/sandkeeper/internal/manifest"
 	"github.com/sandkeeper/sandkeeper/internal/transfer"
@@ -75,7 +76,8 @@ func policyOf(job transfer.Job) (manifest.Policy, error) {
 	policy := manifest.Policy{Defaults: true}
 	if len(job.Policy) > 0 && string(job.Policy) != "null" {
 		policy = manifest.Policy{}
-		if err := json.Unmarshal(job.Policy, &policy); err != nil {
+		// A rule that is passed over for its spelling would store what it excludes.
+		if err := core.DecodeStrict(job.Policy, &policy); err != nil {
 			return policy, fmt.Errorf("job: policy: %w", err)
 		}
 	}
@@ -383,6 +385,7 @@ func (w *work) checkpoint(ctx context.Context) (manifest.Root, error) {
 func (w *work) renewing(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	at := workspace.Progress{Files: w.state.Files, Bytes: w.state.Bytes}
 	go func() {
 		for tick := time.NewTicker(renewEvery); ; {
 			select {
@@ -391,7 +394,7 @@ func (w *work) renewing(ctx context.Context, do func(context.Context) error) err
 				return
 			case <-tick.C:
 			}
-			err := w.client.Renew(ctx, workspace.Progress{})
+			err := w.client.Renew(ctx, at)
 			if e, ok := errors.AsType[*transfer.Error](err); ok && e.Code != transfer.CodeUnavailable {
 				cancel(err)
 			}

@@ -562,19 +562,20 @@ func TestWhatIsNoJobIsRefused(t *testing.T) {
 		return j
 	}
 	for name, job := range map[string]any{
-		"nothing":             "",
-		"no JSON":             "token",
-		"no kind":             with(func(j *transfer.Job) { j.Kind = "" }),
-		"another kind":        with(func(j *transfer.Job) { j.Kind = "erase" }),
-		"no id":               with(func(j *transfer.Job) { j.ID = "" }),
-		"no token":            with(func(j *transfer.Job) { j.Token = "" }),
-		"a file for a URL":    with(func(j *transfer.Job) { j.URL = "file:///etc/passwd" }),
-		"a relative dir":      with(func(j *transfer.Job) { j.Dir = "tmp" }),
-		"a dir with dots":     with(func(j *transfer.Job) { j.Dir = "/tmp/../etc" }),
-		"a negative limit":    with(func(j *transfer.Job) { j.MaxBytes = -1 }),
-		"a policy of no form": with(func(j *transfer.Job) { j.Policy = json.RawMessage(`"x"`) }),
-		"an unknown git mode": with(func(j *transfer.Job) { j.Policy = json.RawMessage(`{"git":"some"}`) }),
-		"too long":            `{"id":"` + strings.Repeat("x", 1<<20) + `"}`,
+		"nothing":                             "",
+		"no JSON":                             "token",
+		"no kind":                             with(func(j *transfer.Job) { j.Kind = "" }),
+		"another kind":                        with(func(j *transfer.Job) { j.Kind = "erase" }),
+		"no id":                               with(func(j *transfer.Job) { j.ID = "" }),
+		"no token":                            with(func(j *transfer.Job) { j.Token = "" }),
+		"a file for a URL":                    with(func(j *transfer.Job) { j.URL = "file:///etc/passwd" }),
+		"a relative dir":                      with(func(j *transfer.Job) { j.Dir = "tmp" }),
+		"a dir with dots":                     with(func(j *transfer.Job) { j.Dir = "/tmp/../etc" }),
+		"a negative limit":                    with(func(j *transfer.Job) { j.MaxBytes = -1 }),
+		"a policy with a member that is none": with(func(j *transfer.Job) { j.Policy = json.RawMessage(`{"exlude":[{"exact":["a"]}]}`) }),
+		"a policy of no form":                 with(func(j *transfer.Job) { j.Policy = json.RawMessage(`"x"`) }),
+		"an unknown git mode":                 with(func(j *transfer.Job) { j.Policy = json.RawMessage(`{"git":"some"}`) }),
+		"too long":                            `{"id":"` + strings.Repeat("x", 1<<20) + `"}`,
 	} {
 		if out, _, code := s.say(job, "start"); out != "refused job-invalid configuration\n" || code != 0 {
 			t.Errorf("%s: start said %q, exit %d", name, out, code)
