@@ -46,8 +46,9 @@ const (
 )
 
 // relayScript takes lines of name, status and base64 from stdin, then prints, framed,
-// a line of name, path, token and base64 for each request.
-const relayScript = `[ -d "$d" ] && [ ! -L "$d" ] || { answer length=0; finish; }
+// a line of name, path, token and base64 for each request. It waits for a request, and
+// a little for the agent: whoever asks does so again at once.
+const relayScript = `[ -d "$d" ] && [ ! -L "$d" ] || { sleep 1; answer length=0; finish; }
 while read -r n s b; do
   case $n in ''|*[!A-Z0-9]*) continue ;; esac
   printf '%s %s\n' "$s" "$b" >"$d/$n.new" && mv "$d/$n.new" "$d/$n.a" && rm -f "$d/$n.q"
