@@ -22,7 +22,8 @@ type Transport interface {
 	Call(ctx context.Context, path string, body []byte) ([]byte, error)
 }
 
-// callTimeout bounds one call: the function's own timeout and the way there and back.
+// callTimeout bounds one call. A commit that takes longer goes on in the function, and is
+// found done when it is made again.
 const callTimeout = 75 * time.Second
 
 // HTTP is the [Transport] over the function's URL.
