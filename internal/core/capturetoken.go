@@ -25,6 +25,10 @@ func mintToken(key ThreadKey, fence int64) stepToken {
 	return stepToken{key, fence, base64.RawURLEncoding.EncodeToString(secret)}
 }
 
+// maxToken is the longest token: each byte of the ids may be a dot, which takes three,
+// and fence, secret and separators take less than a hundred.
+const maxToken = 3*MaxIDs + 100
+
 // text is tenant, thread, fence and secret between dots, which no part holds.
 func (t stepToken) text() string {
 	return strings.Join([]string{
@@ -42,7 +46,7 @@ func dotless(id string) string { return strings.ReplaceAll(KeyToken(id), ".", "_
 // parseToken reads a token; only what text writes is one.
 func parseToken(text string) (stepToken, bool) {
 	parts := strings.Split(text, ".")
-	if len(parts) != 4 || len(text) > 2*MaxIDs {
+	if len(parts) != 4 || len(text) > maxToken {
 		return stepToken{}, false
 	}
 	tenant, ok1 := unescapeToken(parts[0])

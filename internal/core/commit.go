@@ -121,8 +121,8 @@ func (k *Keeper) checkpointOf(ctx context.Context, w working, facts ManifestFact
 	if errors.Is(err, ErrNotFound) {
 		return Checkpoint{}, refuse("commit", "checkpoint "+string(c.ID), "stale-head")
 	}
-	// A list is in the order of history, whatever the clocks say.
-	c.CreatedAt = max(c.CreatedAt, parent.CreatedAt)
+	// A list is in the order of history, whatever the clocks say and the ids are.
+	c.CreatedAt = max(c.CreatedAt, parent.CreatedAt+1)
 	return c, err
 }
 

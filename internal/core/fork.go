@@ -66,7 +66,7 @@ type forking struct {
 
 // fork writes the branches.
 func (k *Keeper) fork(ctx context.Context, f forking) ([]ListedCheckpoint, error) {
-	t := Fork{Now: nowMillis(), Source: f.source, Release: f.release}
+	t := Fork{Source: f.source, Release: f.release}
 	for i, w := range f.writers {
 		b, err := k.branch(ctx, f.source, w, f.request.Branches[i].ID)
 		if err != nil {
@@ -77,6 +77,7 @@ func (k *Keeper) fork(ctx context.Context, f forking) ([]ListedCheckpoint, error
 	if n := t.Items(); n > MaxForkItems {
 		return nil, invalid("too-many-branches", "want at most %d records in one fork, got %d", MaxForkItems, n)
 	}
+	t.Now = nowMillis() // to make the branches took its time
 	if err := k.Threads.Fork(ctx, t); err != nil {
 		return nil, err
 	}

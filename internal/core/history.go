@@ -113,7 +113,7 @@ func (k *Keeper) DeleteHeadUnder(ctx context.Context, w Writer, id CheckpointID)
 			t.Checkpoint = c
 		}
 	}
-	t.Next = before(all, t.Checkpoint)
+	t.Next, t.Now = before(all, t.Checkpoint), nowMillis() // to read took its time
 	if err := k.Threads.DeleteHead(ctx, t); err != nil {
 		return "", err
 	}
