@@ -416,7 +416,10 @@ func (s *Sweep) pushed(ctx context.Context, r Run, most int64) ([]byte, error) {
 	sum := sha256.Sum256(data)
 	// The agent cuts where a newline or the rest of a line follows: with either there is
 	// nothing to hold back.
-	cut := DefaultJournal.Cut(r.Nonce, append(slices.Clone(data), '\n'), EdgeMore)
+	closed := make([]byte, len(data)+1) // of the size at once: a piece is large
+	copy(closed, data)
+	closed[len(data)] = '\n'
+	cut := DefaultJournal.Cut(r.Nonce, closed, EdgeMore)
 	switch {
 	case int64(len(data)) != up.Size || hex.EncodeToString(sum[:]) != up.SHA256:
 		return nil, fmt.Errorf("upload of run %s: stored are %d other bytes than the %d that were measured", r.RunKey, len(data), up.Size)

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/aws/smithy-go"
@@ -46,8 +47,8 @@ type Blobs struct {
 func New(client client, bucket string) *Blobs { return &Blobs{client, bucket} }
 
 const (
-	// callTimeout bounds one request with the SDK's own retries; an object is a log
-	// page of at most a few MiB.
+	// callTimeout bounds one request with the SDK's own retries; an object is a piece of
+	// a log of at most 16 MiB, or a checkpoint's layer of at most 256.
 	callTimeout = 30 * time.Second
 	// conflictTries is how often a put that met another one under way is sent.
 	conflictTries = 5
@@ -138,7 +139,7 @@ func (b *Blobs) Blob(ctx context.Context, key string) ([]byte, error) {
 		return nil, fmt.Errorf("read blob %s: %w", key, err)
 	}
 	defer out.Body.Close()
-	data, err := io.ReadAll(out.Body)
+	data, err := readAll(out.Body, aws.ToInt64(out.ContentLength))
 	if err != nil {
 		return nil, fmt.Errorf("read blob %s: %w", key, err)
 	}
@@ -150,6 +151,14 @@ func (b *Blobs) Blob(ctx context.Context, key string) ([]byte, error) {
 		return nil, fmt.Errorf("read blob %s: %w", key, errChecksum)
 	}
 	return data, nil
+}
+
+// readAll reads a body of the length that its header says, without the copies that a
+// buffer makes which grows. A body that is longer or shorter is read as it is.
+func readAll(body io.Reader, length int64) ([]byte, error) {
+	whole := bytes.NewBuffer(make([]byte, 0, max(0, length)+bytes.MinRead))
+	_, err := whole.ReadFrom(body)
+	return whole.Bytes(), err
 }
 
 // code is S3's name for an error, empty for any other.
