@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -40,7 +41,16 @@ func New(f names.Function) *Boot {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	limitMemory()
 	return b
+}
+
+// limitMemory has garbage collected before a function has used up what Lambda gives it:
+// one that has is killed, with all that it was doing. GOMEMLIMIT goes before it.
+func limitMemory() {
+	if mb := lambdacontext.MemoryLimitInMB; mb > 0 && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(int64(mb) << 20 / 8 * 7)
+	}
 }
 
 func load(f names.Function, lookup func(string) (string, bool)) (*Boot, error) {

@@ -3,8 +3,11 @@ package boot_test
 import (
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"strings"
 	"testing"
+
+	"github.com/aws/aws-lambda-go/lambdacontext"
 
 	"github.com/sandkeeper/sandkeeper/internal/boot"
 	"github.com/sandkeeper/sandkeeper/internal/names"
@@ -91,6 +94,28 @@ func TestGetPanicsOnAKeyOfAnotherFunction(t *testing.T) {
 }
 
 // TestNewExits runs itself as a function without its environment.
+func TestMemoryIsCollectedBeforeLambdaEndsTheFunction(t *testing.T) {
+	had, limit := lambdacontext.MemoryLimitInMB, debug.SetMemoryLimit(-1)
+	t.Cleanup(func() {
+		lambdacontext.MemoryLimitInMB = had
+		debug.SetMemoryLimit(limit)
+	})
+	lambdacontext.MemoryLimitInMB = 512
+	t.Setenv("AWS_REGION", "us-east-1")
+	for _, key := range names.Env[names.Probe] {
+		value, _ := whole(string(key))
+		t.Setenv(string(key), value)
+	}
+	for own, want := range map[string]int64{"1GiB": limit, "": 448 << 20} {
+		debug.SetMemoryLimit(limit)
+		t.Setenv("GOMEMLIMIT", own)
+		boot.New(names.Probe)
+		if got := debug.SetMemoryLimit(-1); got != want {
+			t.Errorf("GOMEMLIMIT %q: the limit is %d, want %d", own, got, want)
+		}
+	}
+}
+
 func TestNewExits(t *testing.T) {
 	if os.Getenv("BOOT_TEST_CHILD") != "" {
 		boot.New(names.Probe)
