@@ -23,7 +23,7 @@ import (
 // jobs it keeps the job for the test, which then does the agent's work itself; else it
 // becomes the real one.
 const agentShim = `#!/bin/sh
-if [ -d "$0.caught" ]; then
+if [ "$1" = start ] && [ -d "$0.caught" ]; then
   cat >"$0.caught/new" && mv "$0.caught/new" "$0.caught/job" && echo started
   exit
 fi
