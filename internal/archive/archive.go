@@ -20,8 +20,15 @@ import (
 // which a function that checks it holds in memory.
 const MaxLayers = 256 << 20
 
+// MaxRead is how much the entries of the layers of one checkpoint, or of the two that
+// are compared, may take together, bytes in memory: all that are read, also those that a
+// newer layer overrides or takes away. Layers compress to next to nothing.
+const MaxRead = 8 << 30
+
 // Reader is core's reader of manifests.
-type Reader struct{}
+type Reader struct {
+	MaxRead int64 // zero: [MaxRead]
+}
 
 var _ core.ManifestReader = Reader{}
 
@@ -55,7 +62,9 @@ func (Reader) Seal(root []byte, s core.ManifestSeal) ([]byte, error) {
 	if err != nil {
 		return nil, refused(err)
 	}
-	r.ID, r.Parent, r.CreatedAt = string(s.ID), string(s.Parent), int64(s.CreatedAt)
+	// When its capture began only the sandbox knows: by that the next one tells which
+	// files may have changed since they were read.
+	r.ID, r.Parent, r.CreatedAt = string(s.ID), string(s.Parent), min(r.CreatedAt, int64(s.CreatedAt))
 	for _, list := range [][]manifest.PackRef{r.Layers, r.Packs} {
 		for i, p := range list {
 			list[i].Owner = string(s.Owner(refOf(p)))
@@ -66,27 +75,44 @@ func (Reader) Seal(root []byte, s core.ManifestSeal) ([]byte, error) {
 }
 
 // Check reads all layers of a root.
-func (Reader) Check(ctx context.Context, root []byte, open core.OpenPack) error {
+func (c Reader) Check(ctx context.Context, root []byte, open core.OpenPack) error {
 	r, err := manifest.DecodeRoot(root)
 	if err != nil {
 		return refused(err)
 	}
-	return refused(manifest.CheckWith(r, tree(ctx, r, open), manifest.CheckOptions{
+	return refused(manifest.CheckWith(r, c.budget().tree(ctx, r, open), manifest.CheckOptions{
 		Owners: func(string) bool { return true }, MaxLayers: MaxLayers, // the owners are the server's own word
 	}))
 }
 
+// budget is what entries may still take.
+type budget int64
+
+func (c Reader) budget() *budget { return new(budget(cmp.Or(c.MaxRead, MaxRead))) }
+
+// spend counts an entry.
+func (b *budget) spend(e manifest.Entry) error {
+	size := 128 + len(e.Path) + len(e.Target) + 128*len(e.Chunks)
+	for name, value := range e.Xattrs {
+		size += 64 + len(name) + len(value)
+	}
+	if *b -= budget(size); *b < 0 {
+		return &core.InvalidError{Code: "invalid-entry", Detail: "layers: want fewer entries, or smaller ones"}
+	}
+	return nil
+}
+
 // tree is the merged tree of a root.
-func tree(ctx context.Context, r manifest.Root, open core.OpenPack) iter.Seq2[manifest.Entry, error] {
+func (b *budget) tree(ctx context.Context, r manifest.Root, open core.OpenPack) iter.Seq2[manifest.Entry, error] {
 	layers := make([]iter.Seq2[manifest.Entry, error], len(r.Layers))
 	for i, ref := range r.Layers {
-		layers[i] = layer(ctx, ref, open)
+		layers[i] = b.layer(ctx, ref, open)
 	}
 	return manifest.Merge(layers...)
 }
 
 // layer opens a layer when it is ranged over.
-func layer(ctx context.Context, ref manifest.PackRef, open core.OpenPack) iter.Seq2[manifest.Entry, error] {
+func (b *budget) layer(ctx context.Context, ref manifest.PackRef, open core.OpenPack) iter.Seq2[manifest.Entry, error] {
 	return func(yield func(manifest.Entry, error) bool) {
 		body, err := open(ctx, refOf(ref))
 		if err != nil {
@@ -94,12 +120,19 @@ func layer(ctx context.Context, ref manifest.PackRef, open core.OpenPack) iter.S
 			return
 		}
 		defer body.Close()
-		manifest.OpenLayer(body, ref)(yield)
+		for e, err := range manifest.OpenLayer(body, ref) {
+			if err == nil {
+				err = cmp.Or(ctx.Err(), b.spend(e))
+			}
+			if !yield(e, err) || err != nil {
+				return
+			}
+		}
 	}
 }
 
 // Diff tells the differences between two trees.
-func (Reader) Diff(ctx context.Context, a, b core.TreeSource, limit int) (changes []core.TreeChange, more bool, err error) {
+func (c Reader) Diff(ctx context.Context, a, b core.TreeSource, limit int) (changes []core.TreeChange, more bool, err error) {
 	from, err := manifest.DecodeRoot(a.Root)
 	if err != nil {
 		return nil, false, refused(err)
@@ -108,16 +141,17 @@ func (Reader) Diff(ctx context.Context, a, b core.TreeSource, limit int) (change
 	if err != nil {
 		return nil, false, refused(err)
 	}
-	for c, err := range manifest.Diff(tree(ctx, from, a.Open), tree(ctx, to, b.Open)) {
+	all := c.budget()
+	for change, err := range manifest.Diff(all.tree(ctx, from, a.Open), all.tree(ctx, to, b.Open)) {
 		switch {
 		case err != nil:
 			return nil, false, refused(err)
-		case c.Area != manifest.Workspace:
+		case change.Area != manifest.Workspace:
 			continue
 		case len(changes) == limit:
 			return changes, true, nil
 		}
-		changes = append(changes, changeOf(c))
+		changes = append(changes, changeOf(change))
 	}
 	return changes, false, nil
 }

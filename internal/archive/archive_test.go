@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"testing"
@@ -114,7 +115,7 @@ func TestSealSaysWhatOnlyTheServerSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := decode(t, sealed)
-	if got.ID != "mine" || got.Parent != "before" || got.CreatedAt != 7 || got.Layers[0].Owner != "owner" || got.Packs[0].Owner != "" || got.Git != "kept" {
+	if got.ID != "mine" || got.Parent != "before" || got.CreatedAt != 5 || got.Layers[0].Owner != "owner" || got.Packs[0].Owner != "" || got.Git != "kept" {
 		t.Errorf("sealed = %+v", got)
 	}
 }
@@ -186,5 +187,59 @@ func TestDiffTellsWhatChanged(t *testing.T) {
 		if !isInvalid(err) {
 			t.Errorf("diff of no root: %v", err)
 		}
+	}
+}
+
+// TestTheServersTimeIsTheLatest: when a capture began is the sandbox's word, unless that
+// lies ahead of the server's time.
+func TestTheServersTimeIsTheLatest(t *testing.T) {
+	s := shop{}
+	data := s.root(t, "c1", file("a", "text", s.put([]byte("text"))))
+	for server, want := range map[core.Millis]int64{7: 5, 5: 5, 3: 3} {
+		sealed, err := archive.Reader{}.Seal(data, core.ManifestSeal{ID: "c1", CreatedAt: server, Owner: func(core.PackRef) core.ThreadID { return "" }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := decode(t, sealed).CreatedAt; got != want {
+			t.Errorf("the server says %d: created at %d, want %d", server, got, want)
+		}
+	}
+}
+
+// TestWhatLayersUnpackToIsBounded: a layer of what a newer one takes away counts too.
+func TestWhatLayersUnpackToIsBounded(t *testing.T) {
+	s := shop{}
+	var entries []manifest.Entry
+	for i := range 1000 {
+		entries = append(entries, manifest.Tombstone(manifest.Workspace, fmt.Sprintf("gone-%04d", i)))
+	}
+	pack := s.put([]byte("text"))
+	good := decode(t, s.root(t, "c1", file("a", "text", pack)))
+	var layer bytes.Buffer
+	w := manifest.NewLayerWriter(&layer)
+	for _, e := range entries {
+		if err := w.Add(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	good.Layers = append(good.Layers, s.put(layer.Bytes()))
+	data := encode(t, good)
+	for most, fits := range map[int64]bool{100_000: false, 200_000: true} {
+		err := archive.Reader{MaxRead: most}.Check(t.Context(), data, s.open)
+		if fits != (err == nil) || !fits && !isInvalid(err) {
+			t.Errorf("at most %d bytes: %v", most, err)
+		}
+		source := core.TreeSource{Root: data, Open: s.open}
+		if _, _, err := (archive.Reader{MaxRead: most}).Diff(t.Context(), source, source, 10); !isInvalid(err) {
+			t.Errorf("two of at most %d bytes: %v", most, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := (archive.Reader{}).Check(ctx, data, s.open); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
 	}
 }

@@ -23,7 +23,7 @@ func (f ManifestFacts) Needed() []PackRef {
 // ManifestSeal is what the server, and nobody else, says in a root.
 type ManifestSeal struct {
 	ID, Parent CheckpointID
-	CreatedAt  Millis
+	CreatedAt  Millis // at the latest: a capture says when it began
 	// Owner tells the owner of each pack and layer, by what the root says of it; empty
 	// is the own thread.
 	Owner func(PackRef) ThreadID
