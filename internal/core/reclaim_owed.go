@@ -82,6 +82,8 @@ func (c *Reclaimer) stored(ctx context.Context, a *attempt) (ReclaimOutcome, err
 		return "", nil
 	case a.box == nil:
 		return c.lose(ctx, a, "no-record: no instance record names the task")
+	case a.owes.FinishedAt == 0: // what it says of secrets and exclusions is gone with it
+		return c.lose(ctx, a, "run-expired: how its workspace is to be stored is not known any more")
 	case a.overdue: // giving the lease back fences it
 		c.unlease(ctx, *a)
 		return c.uncaptured(ctx, a, "too-long: the capture went on for "+c.Limits.CaptureMost.String(), true)

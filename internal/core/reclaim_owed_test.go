@@ -371,6 +371,22 @@ var owedCases = map[string]struct {
 		o.running(true, 0)
 		o.foreign = true
 	}},
+	"a debt of a run that retention took is a loss": {core.ReclaimEnd, func(o *owed) {
+		o.resume("newer")
+		o.expect(o.job, core.ReclaimInUse, false)
+		row := o.row()
+		row.Owed = "forgotten"
+		o.store.SeedRow(row)
+		o.store.SeedRun(endedRecord(o.run("newer"), core.Aborted, now()))
+		newer := o.run("newer")
+		o.expect(core.ReclaimJob{Tenant: "acme", Run: "newer", Key: newer.SandboxKey, Instance: newer.Instance, Kind: core.JobEnd}, core.ReclaimDestroyed, false)
+		o.running(false, 1)
+		o.lostToThread("forgotten")
+		if len(o.asked) != 0 {
+			o.t.Errorf("asked %d times", len(o.asked))
+		}
+		o.foreign = true // the runs are fixtures
+	}},
 	"an installation that keeps nothing says so": {core.ReclaimEnd, func(o *owed) {
 		o.capture = func() (core.Captured, error) {
 			return core.NoCheckpoints{}.Capture(context.Background(), core.CaptureRequest{})
@@ -602,8 +618,13 @@ func (k *keeper) AgentURL(context.Context) (string, string, error) {
 }
 
 func (k *keeper) Capture(ctx context.Context, q core.CaptureRequest) (core.Captured, error) {
+	var options core.JobOptions
+	if q.Run.Capture != nil {
+		options = *q.Run.Capture
+	}
 	report, err := k.Save(ctx, core.SaveRequest{
-		ThreadKey: core.ThreadKey{Tenant: q.Run.Tenant, Thread: q.Run.Thread}, ID: core.CheckpointOf(q.Run.RunKey.Run), Run: q.Run.RunKey.Run,
+		JobOptions: options,
+		ThreadKey:  core.ThreadKey{Tenant: q.Run.Tenant, Thread: q.Run.Thread}, ID: core.CheckpointOf(q.Run.RunKey.Run), Run: q.Run.RunKey.Run,
 		Owner: q.Owner, Key: q.Sandbox.Key, Instance: q.Sandbox.Instance, Job: &q.Job, Again: q.Again,
 	})
 	state := map[core.StepState]core.CaptureState{core.StepWorking: core.Capturing, core.StepDone: core.CaptureDone, core.StepFailed: core.CaptureFailed}
