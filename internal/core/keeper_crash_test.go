@@ -39,6 +39,16 @@ var errands = map[string]errand{
 		},
 		done: func(w *keeping) bool { return w.has("c4") },
 	},
+	"restore": {
+		do: func(ctx context.Context, w *keeping, p *mem.Process) error {
+			return w.restore(ctx, p, core.RestoreRequest{ThreadKey: thread("t"), ID: "back", Key: "key-t", Instance: "i-t"})
+		},
+		done: func(w *keeping) bool {
+			th, err := w.store.Thread(context.Background(), thread("t"))
+			w.must(err)
+			return th.Step != nil && th.Step.ID == "back" && th.Step.State == core.StepDone
+		},
+	},
 	"fork": {
 		do: func(ctx context.Context, w *keeping, p *mem.Process) error {
 			_, err := w.keeper(p).Fork(ctx, core.ForkRequest{Source: thread("t"), Checkpoint: "c2", Branches: []core.ForkBranch{{Thread: "u", ID: "u1"}, {Thread: "v", ID: "v1"}}})

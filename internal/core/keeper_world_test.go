@@ -132,6 +132,51 @@ func (w *keeping) carryOut(ctx context.Context, p *mem.Process, job core.AgentJo
 	return err
 }
 
+// restore brings a checkpoint back, from the request to its end: its agent reads the root
+// and all that it names, and changes nothing.
+func (w *keeping) restore(ctx context.Context, p *mem.Process, q core.RestoreRequest) error {
+	delete(w.mine, p)
+	k := w.keeper(p)
+	report, err := k.Restore(ctx, q)
+	switch {
+	case err != nil || report.State == core.StepDone:
+		return err
+	case report.State == core.StepFailed:
+		return errors.New("step failed: " + report.Why)
+	}
+	job, ok := w.mine[p]
+	if !ok {
+		return errUnderWay
+	}
+	data, err := k.Parent(ctx, job.Token)
+	if err != nil {
+		return err
+	}
+	root, err := manifest.DecodeRoot(data)
+	if err != nil {
+		return err
+	}
+	var packs []core.PackRef
+	for _, ref := range slices.Concat(root.Layers, root.Packs) {
+		packs = append(packs, core.PackRef{Fence: ref.Fence, SHA256: ref.SHA256.String()})
+	}
+	grants, err := k.Fetch(ctx, job.Token, packs)
+	if err != nil {
+		return err
+	}
+	for i, g := range grants {
+		data, err := p.Download(ctx, g)
+		if err != nil {
+			return err
+		}
+		if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != packs[i].SHA256 {
+			w.t.Errorf("pack %s has other bytes", packs[i].SHA256)
+		}
+	}
+	_, err = k.CommitRoot(ctx, job.Token, nil)
+	return err
+}
+
 // pack stores what the parent of the thread's newest job lacks and returns the root.
 func (w *keeping) pack(ctx context.Context, p *mem.Process, id core.ThreadID, files tree) ([]byte, error) {
 	return w.packOf(ctx, p, w.jobs[id], files)
