@@ -502,7 +502,7 @@ func (s *Sweep) finishOf(j job, end ended) (Finish, error) {
 		if r.Sealed.Side != "" {
 			f.Transcript.Complete, f.Transcript.Side = false, r.Sealed.Side
 		}
-		if r.Reclaim == ReclaimIdle {
+		if r.Reclaim == ReclaimIdle && !r.givenUp() {
 			f.Reclaim = ReclaimIdle // only a clean end leaves a sandbox that may be used again
 		}
 	default:
@@ -516,6 +516,12 @@ func (s *Sweep) finishOf(j job, end ended) (Finish, error) {
 		f.Reclaim = ReclaimNone
 	}
 	return f, nil
+}
+
+// givenUp reports whether a user or the run's own host wished its end: then its sandbox
+// ends too, whatever the agent made of its last seconds.
+func (r Run) givenUp() bool {
+	return r.CancelRequested != 0 || r.Ending != nil && (r.Ending.Reason == EndCancelled || r.Ending.Reason == EndFailed)
 }
 
 func sealedStatus(sealed Sealed) (Status, *RunError) {

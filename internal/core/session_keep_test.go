@@ -499,3 +499,45 @@ type noExec struct{ core.AgentStarter }
 func (noExec) StartAgent(_ context.Context, target core.ExecTarget, _ core.JournalStart, _ []byte) (core.JournalStarted, error) {
 	return core.JournalStarted{}, &core.ExecError{Target: target, Healing: core.Configuration, Reason: "no-shell"}
 }
+
+// TestACancelledSandboxEnds although its agent said goodbye with a sentinel, by its host
+// or by a sweep; the next turn gets another (MW-5).
+func TestACancelledSandboxEnds(t *testing.T) {
+	for what, end := range map[string]func(h *hosting){
+		"by its host": func(h *hosting) {
+			_, err := host{h, "one", "a"}.cancel()
+			h.must(err)
+		},
+		"by a sweep": func(h *hosting) {
+			_, err := h.self().Cancel(h.t.Context(), core.CancelRequest{RunKey: key("one")})
+			h.must(err)
+			time.Sleep(core.CancelGrace)
+			for range 2 {
+				_, err = h.sweep(h.store.Process).Run(h.t.Context(), core.SweepRequest{})
+				h.must(err)
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHosting(t)
+				first := h.ready(startOf("one", "a"))
+				h.fleet.Write("one", "traps\n")
+				end(h)
+				if r := h.run("one"); r.Sealed == nil || r.Reclaim != core.ReclaimEnd {
+					t.Errorf("sealed %v, owes %s", r.Sealed, r.Reclaim)
+				}
+				report, err := h.self().Start(t.Context(), startOf("two", "b"))
+				h.must(err)
+				if report.Waiting != "reclaim" {
+					t.Errorf("the next turn: %+v", report)
+				}
+				h.drainQueue(h.store.Process)
+				if second := h.ready(startOf("two", "b")); second.Run.TaskARN == first.Run.TaskARN || len(h.fleet.Running()) != 1 {
+					t.Errorf("the next turn: %+v, running %v", second.Run.TaskARN, h.fleet.Running())
+				}
+				h.check()
+			})
+		})
+	}
+}

@@ -241,13 +241,17 @@ func (s *Session) take(ctx context.Context, st *starting, box Sandbox, latest Ru
 		return "unreachable", nil
 	case box.Reclaiming != "":
 		return "reclaim", nil
-	case latest.Sealed == nil && latest.Reclaim != ReclaimIdle:
-		return "reclaim", nil // it did not end by itself: what is left of it, nobody knows
+	case !clean(latest):
+		return "reclaim", nil // what is left of it, nobody knows
 	case st.definition.tooOld(box, nowMillis()):
 		return "reclaim", s.retire(ctx, box)
 	}
 	return s.resume(ctx, st, box)
 }
+
+// clean reports whether the sandbox of an ended run may serve another: its agent ended by
+// itself, or never began, or the sandbox has been found fit to be kept.
+func clean(r Run) bool { return r.Reclaim == ReclaimIdle || r.Sealed != nil && !r.givenUp() }
 
 // retire has a sandbox that is too old reclaimed. One that is not idle yet is on its way
 // there.
