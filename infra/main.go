@@ -32,6 +32,7 @@ func propsFrom(app awscdk.App) Props {
 		Install:      contextText(app, "install", names.Stack),
 		SandboxImage: contextText(app, "sandboxImage", "debian:stable-slim"),
 		EventBus:     contextText(app, "eventBus", "default"),
+		Tenants:      contextText(app, "tenants", `{"":["-"]}`),
 	}
 	// The CLI passes context as text, CDK_CONTEXT_JSON as JSON.
 	switch v := app.Node().TryGetContext(new("local")).(type) {

@@ -127,6 +127,44 @@ func (k *keeper) reclaimGrants(checkpoint awslambda.Function) []grant {
 	}, consumes(k.jobs), k.announces()}
 }
 
+func (k *keeper) sessionGrants(checkpoint awslambda.Function) []grant {
+	return append(k.execs(), grant{
+		actions:   []string{"dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem"},
+		resources: []*string{k.runs.TableArn(), k.sandboxes.TableArn()},
+	}, grant{
+		// A run's log, and the runs of a thread.
+		actions: []string{"dynamodb:Query"}, resources: []*string{k.runs.TableArn(), indexARN(k.runs, names.ThreadIndex)},
+	}, grant{
+		// Instance records only, of sandboxes that are replaced.
+		actions: []string{"dynamodb:DeleteItem"}, resources: []*string{k.sandboxes.TableArn()},
+		conditions: map[string]any{"ForAllValues:StringLike": map[string]any{"dynamodb:LeadingKeys": []string{names.SandboxKeys + "*"}}},
+	}, grant{
+		actions: []string{"dynamodb:GetItem", "dynamodb:UpdateItem"}, resources: []*string{k.checkpoints.TableArn()},
+	}, grant{
+		actions:   []string{"s3:GetObject", "s3:GetObjectVersion", "s3:PutObject", "s3:PutObjectTagging"},
+		resources: []*string{k.bucket.ArnForObjects(join("*/", names.LogsPrefix, "/*"))},
+	}, grant{
+		actions: []string{"ecs:DescribeTasks"}, resources: []*string{k.tasks()},
+	}, grant{
+		// Definitions name any task definition; the condition keeps its tasks to the cluster.
+		actions: []string{"ecs:RunTask"}, resources: []*string{k.FormatArn(&awscdk.ArnComponents{
+			Service: new("ecs"), Resource: new("task-definition"), ResourceName: new("*"),
+		})},
+		conditions: k.ownCluster(),
+	}, grant{
+		actions: []string{"ecs:TagResource"}, resources: []*string{k.tasks()},
+		conditions: map[string]any{"StringEquals": map[string]any{"ecs:CreateAction": "RunTask"}},
+	}, grant{
+		// The sample's role. Who adds task definitions with others lets session pass those.
+		actions: []string{"iam:PassRole"}, resources: []*string{k.sandboxRole.RoleArn()},
+		conditions: map[string]any{"StringEquals": map[string]any{"iam:PassedToService": "ecs-tasks.amazonaws.com"}},
+	}, grant{
+		actions: []string{"lambda:InvokeFunction"}, resources: []*string{checkpoint.FunctionArn()},
+	}, grant{
+		actions: []string{"sqs:SendMessage"}, resources: []*string{k.jobs.QueueArn()},
+	}, k.announces())
+}
+
 // consumes is what Lambda's poller does in the name of the function.
 func consumes(q queue) grant {
 	return grant{

@@ -29,6 +29,7 @@ type Props struct {
 	SandboxImage string // image of the sample task definition
 	Mode         string // one of names.Values: holds until an operator sets a mode
 	EventBus     string // name of the bus for outbound events; the stack does not make it
+	Tenants      string // JSON: for which tenants a caller may act, by the alias of session that it invokes
 	// Local makes the variant for an engine on loopback: pinned to an account that
 	// no one owns, endpoints as parameters, task events from local Fargate.
 	Local bool
@@ -65,6 +66,7 @@ type keeper struct {
 	bucket       awss3.Bucket
 	jobs, shards queue
 	cluster      awsecs.Cluster
+	sandboxRole  awsiam.IRole
 	endpoints    map[names.Key]*string
 }
 
@@ -86,6 +88,8 @@ func newStack(app constructs.Construct, p Props) awscdk.Stack {
 	checkpoint, url := k.checkpoint()
 	reclaim := k.reclaim(checkpoint)
 	reap := k.reap(probe)
+	sample := k.sampleTask()
+	session := k.session(checkpoint)
 	k.schedules(reap, checkpoint)
 	k.taskEvents(reap)
 	k.outputs(map[names.Output]*string{
@@ -94,7 +98,8 @@ func newStack(app constructs.Construct, p Props) awscdk.Stack {
 		names.OutReapFunction:    reap.FunctionName(),
 		names.OutProbeFunction:   probe.FunctionName(),
 		names.OutReclaimFunction: reclaim.FunctionName(),
-		names.OutTaskDefinition:  k.sampleTask().TaskDefinitionArn(),
+		names.OutSession:         session.FunctionName(),
+		names.OutTaskDefinition:  sample.TaskDefinitionArn(),
 		names.OutSubnets:         network.subnets,
 		names.OutSecurityGroup:   network.group,
 	})
@@ -246,11 +251,12 @@ func (k *keeper) sampleTask() awsecs.FargateTaskDefinition {
 		},
 		resources: []*string{new("*")}, // these actions know no resource
 	}}
+	k.sandboxRole = role(k.Stack, "sandbox-role", "ecs-tasks.amazonaws.com", channels).WithoutPolicyUpdates(nil)
 	task := awsecs.NewFargateTaskDefinition(k.Stack, new("sandbox"), &awsecs.FargateTaskDefinitionProps{
 		Family:          join(k.props.Install, "-", names.SandboxFamily),
 		Cpu:             new(256.0),
 		MemoryLimitMiB:  new(512.0),
-		TaskRole:        role(k.Stack, "sandbox-role", "ecs-tasks.amazonaws.com", channels).WithoutPolicyUpdates(nil),
+		TaskRole:        k.sandboxRole,
 		RuntimePlatform: &awsecs.RuntimePlatform{CpuArchitecture: awsecs.CpuArchitecture_ARM64(), OperatingSystemFamily: awsecs.OperatingSystemFamily_LINUX()},
 	})
 	task.AddContainer(new(names.AgentContainer), &awsecs.ContainerDefinitionOptions{
@@ -346,6 +352,31 @@ func (k *keeper) reap(probe awslambda.Function) awslambda.Function {
 	})
 	k.consume("reap-source", k.shards, f)
 	return f
+}
+
+// session makes what hosts invoke. Whoever may invoke it, or an alias of it, may act for
+// the tenants that are listed for that alias.
+func (k *keeper) session(checkpoint awslambda.Function) awslambda.Function {
+	return function(k.Stack, k.props, functionSpec{
+		name:     names.Session,
+		about:    "Begins, attaches, tails, leaves, pauses and ends runs for hosts",
+		timeout:  core.SessionTimeout,
+		memoryMB: 512,
+		env: map[names.Key]*string{
+			names.RunsTable:          k.runs.TableName(),
+			names.SandboxesTable:     k.sandboxes.TableName(),
+			names.CheckpointsTable:   k.checkpoints.TableName(),
+			names.LogBucket:          k.bucket.BucketName(),
+			names.Cluster:            k.cluster.ClusterArn(),
+			names.ReclaimQueue:       k.jobs.QueueUrl(),
+			names.CheckpointFunction: checkpoint.FunctionName(),
+			names.EventBus:           &k.props.EventBus,
+			names.Install:            &k.props.Install,
+			names.Tenants:            &k.props.Tenants,
+		},
+		local:  k.endpoints,
+		grants: k.sessionGrants(checkpoint),
+	})
 }
 
 // timetable is what distinguishes one schedule from another.

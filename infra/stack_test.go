@@ -436,6 +436,7 @@ func TestFunctions(t *testing.T) {
 		names.Probe:      limits.ProbeTimeout.Seconds(),
 		names.Reclaim:    limits.ReclaimTimeout.Seconds(),
 		names.Checkpoint: limits.CheckpointTimeout.Seconds(),
+		names.Session:    core.SessionTimeout.Seconds(),
 	}
 	for _, f := range names.Functions {
 		r := production.one(t, "AWS::Lambda::Function", string(f)).Properties
@@ -599,6 +600,22 @@ var ships = map[string][]string{
 		"sqs:ChangeMessageVisibility reclaimjobs.Arn", "sqs:DeleteMessage reclaimjobs.Arn",
 		"sqs:GetQueueAttributes reclaimjobs.Arn", "sqs:ReceiveMessage reclaimjobs.Arn",
 	},
+	"session-role": {
+		"dynamodb:GetItem runs.Arn", "dynamodb:PutItem runs.Arn", "dynamodb:UpdateItem runs.Arn", "dynamodb:Query runs.Arn",
+		"dynamodb:Query runs.Arn/index/" + names.ThreadIndex.Name,
+		"dynamodb:GetItem sandboxes.Arn", "dynamodb:PutItem sandboxes.Arn", "dynamodb:UpdateItem sandboxes.Arn",
+		"dynamodb:DeleteItem sandboxes.Arn if ForAllValues:StringLike dynamodb:LeadingKeys key#*",
+		"dynamodb:GetItem checkpoints.Arn", "dynamodb:UpdateItem checkpoints.Arn",
+		"s3:GetObject logs.Arn/*/logs/*", "s3:GetObjectVersion logs.Arn/*/logs/*", "s3:PutObject logs.Arn/*/logs/*", "s3:PutObjectTagging logs.Arn/*/logs/*",
+		"ecs:DescribeTasks " + allTasks, "ecs:ExecuteCommand " + allTasks, "ecs:ExecuteCommand cluster.Arn",
+		"ecs:RunTask arn:AWS::Partition:ecs:AWS::Region:AWS::AccountId:task-definition/* if ArnEquals ecs:cluster cluster.Arn",
+		"ecs:TagResource " + allTasks + " if StringEquals ecs:CreateAction RunTask",
+		"iam:PassRole sandboxrole.Arn if StringEquals iam:PassedToService ecs-tasks.amazonaws.com",
+		"ssmmessages:OpenDataChannel arn:AWS::Partition:ssm:AWS::Region:AWS::AccountId:session/ecs-execute-command-*",
+		"lambda:InvokeFunction checkpoint.Arn", "sqs:SendMessage reclaimjobs.Arn",
+		"events:PutEvents arn:AWS::Partition:events:AWS::Region:AWS::AccountId:event-bus/default if StringEquals events:source sandkeeper",
+		"logs:CreateLogStream sessionlogs.Arn", "logs:PutLogEvents sessionlogs.Arn",
+	},
 	"schedule-role": {"lambda:InvokeFunction checkpoint.Arn", "lambda:InvokeFunction reap.Arn"},
 	"sandbox-role": {
 		"ssmmessages:CreateControlChannel *", "ssmmessages:CreateDataChannel *",
@@ -723,7 +740,7 @@ func TestOutputs(t *testing.T) {
 		names.OutRunsTable, names.OutSandboxesTable, names.OutCheckpoints, names.OutBucket, names.OutReclaimQueue,
 		names.OutDeadLetterQueue, names.OutCluster, names.OutTaskDefinition, names.OutReapFunction,
 		names.OutProbeFunction, names.OutReclaimFunction, names.OutSubnets, names.OutSecurityGroup, names.OutInstall, names.OutMode,
-		names.OutShardQueue, names.OutShardDead, names.OutEventBus, names.OutCheckpoint, names.OutCheckpointURL,
+		names.OutShardQueue, names.OutShardDead, names.OutEventBus, names.OutCheckpoint, names.OutCheckpointURL, names.OutSession,
 	} {
 		if production.Outputs[string(output)] == nil {
 			t.Errorf("no output %s", output)

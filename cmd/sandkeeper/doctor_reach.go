@@ -61,6 +61,12 @@ var needs = []need{
 	{names.Checkpoint, []string{"s3:GetObject", "s3:PutObject"}, func(a arns) string { return a.bucket + "/t/" + names.ThreadsPrefix + "/t/packs/p" }, nil},
 	{names.Checkpoint, []string{"ecs:ExecuteCommand"}, func(a arns) string { return a.task }, nil},
 	{names.Checkpoint, []string{"sqs:SendMessage"}, func(a arns) string { return a.jobs }, nil},
+	{names.Session, []string{"dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:Query"}, func(a arns) string { return a.runs }, nil},
+	{names.Session, []string{"dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem"}, func(a arns) string { return a.sandboxes }, nil},
+	{names.Session, []string{"dynamodb:GetItem", "dynamodb:UpdateItem"}, func(a arns) string { return a.checkpoints }, nil},
+	{names.Session, []string{"ecs:DescribeTasks", "ecs:ExecuteCommand"}, func(a arns) string { return a.task }, nil},
+	{names.Session, []string{"lambda:InvokeFunction"}, func(a arns) string { return a.checkpoint }, nil},
+	{names.Session, []string{"sqs:SendMessage"}, func(a arns) string { return a.jobs }, nil},
 }
 
 // permissions has IAM simulate what the functions do. Where there is no simulation it

@@ -115,7 +115,7 @@ func function(ctx context.Context, t *testing.T, f names.Function, api *runtimeA
 const nowhere = "http://127.0.0.1:1"
 
 // malformed are events that a function answers with an error before any call.
-var malformed = map[names.Function]string{names.Reap: `[]`, names.Probe: `{}`, names.Reclaim: `{}`, names.Checkpoint: `[]`}
+var malformed = map[names.Function]string{names.Reap: `[]`, names.Probe: `{}`, names.Reclaim: `{}`, names.Checkpoint: `[]`, names.Session: `[]`}
 
 // coldStart takes the time from a process's start until it has answered its first
 // event, and the size of what is uploaded.

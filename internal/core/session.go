@@ -320,5 +320,9 @@ func (s *Session) List(ctx context.Context, q ListRunsRequest) (ListRunsReport, 
 	return out, nil
 }
 
+// SessionTimeout is how long one operation may take: a long poll, or an agent's end and
+// the last of its journal.
+const SessionTimeout = time.Minute
+
 // execWithin bounds one exec of a session's step: the caller asks again.
 const execWithin = 20 * time.Second

@@ -6,9 +6,11 @@ import (
 	"fmt"
 
 	"github.com/aws/aws-sdk-go-v2/feature/dynamodb/expression"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
 func noteStart(c *change, t core.NoteStart) {
@@ -205,4 +207,29 @@ func judgeContinue(images map[int]item, t core.Continued) error {
 		return unless(false)
 	}
 	return err
+}
+
+// History lists the runs of threads.
+type History struct {
+	client client
+	runs   string
+}
+
+var _ core.ThreadHistory = (*History)(nil)
+
+// NewHistory returns the history in a runs table.
+func NewHistory(client client, runs string) *History { return &History{client, runs} }
+
+// ThreadRuns lists the runs of a thread, newest first, all pages.
+func (s *History) ThreadRuns(ctx context.Context, k core.ThreadKey) ([]core.RunKey, error) {
+	condition := expression.Key(names.ThreadKey).Equal(expression.Value(threadKey(k.Tenant, k.Thread)))
+	in := &dynamodb.QueryInput{TableName: &s.runs, IndexName: &names.ThreadIndex.Name, ScanIndexForward: new(false)}
+	keys, err := query(ctx, s.client, in, condition, func(it item) (core.RunKey, error) {
+		_, key, err := decodeIndex(it)
+		return key, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list runs of thread %s: %w", k, err)
+	}
+	return keys, nil
 }

@@ -16,11 +16,12 @@ const (
 	Probe      Function = "probe"
 	Reclaim    Function = "reclaim"
 	Checkpoint Function = "checkpoint"
+	Session    Function = "session"
 )
 
 // Functions lists every function in the order in which the stack makes them: a
 // function stands after those that it invokes.
-var Functions = []Function{Probe, Checkpoint, Reclaim, Reap}
+var Functions = []Function{Probe, Checkpoint, Reclaim, Reap, Session}
 
 // Key is the name of an environment variable that the stack gives a function.
 type Key string
@@ -39,6 +40,7 @@ const (
 	CheckpointFunction Key = "CHECKPOINT_FUNCTION" // name of the checkpoint function; its own asks for its URL by it
 	Install            Key = "INSTALL"             // name of this installation; startedBy at ECS is <install>/<instanceId>
 	Mode               Key = "MODE"                // the mode that holds until an operator sets one
+	Tenants            Key = "TENANTS"             // JSON: for which tenants a caller may act, by the alias that it invokes
 )
 
 // The values of [Mode]: the core's modes.
@@ -58,6 +60,9 @@ var Env = map[Function][]Key{
 	Probe:      {SandboxesTable},
 	Checkpoint: {CheckpointsTable, SandboxesTable, LogBucket, ReclaimQueue, CheckpointFunction},
 	Reclaim:    {RunsTable, SandboxesTable, CheckpointsTable, CheckpointFunction, EventBus, Mode},
+	Session: {
+		RunsTable, SandboxesTable, CheckpointsTable, LogBucket, Cluster, ReclaimQueue, CheckpointFunction, EventBus, Install, Tenants,
+	},
 }
 
 // The endpoint variables that only the local variant of the stack declares. The
@@ -93,9 +98,10 @@ const (
 	OutProbeFunction   Output = "ProbeFunction"
 	OutReclaimFunction Output = "ReclaimFunction"
 	OutCheckpoint      Output = "CheckpointFunction"
-	OutCheckpointURL   Output = "CheckpointUrl" // where agents in sandboxes reach the checkpoint function
-	OutSubnets         Output = "Subnets"       // comma-separated subnet ids
-	OutSecurityGroup   Output = "SecurityGroup" // security group id for sandboxes
+	OutSession         Output = "SessionFunction" // what hosts invoke
+	OutCheckpointURL   Output = "CheckpointUrl"   // where agents in sandboxes reach the checkpoint function
+	OutSubnets         Output = "Subnets"         // comma-separated subnet ids
+	OutSecurityGroup   Output = "SecurityGroup"   // security group id for sandboxes
 	OutInstall         Output = "Install"
 	OutMode            Output = "Mode" // the mode that holds until an operator sets one
 )

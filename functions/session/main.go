@@ -1,0 +1,63 @@
+// Command session is what hosts call: it begins, attaches, tails, leaves, pauses and ends
+// runs, one JSON operation a request, as docs/session-api.md says. The tenant is bound to
+// the caller by the stack, never taken from a sandbox.
+package main
+
+import (
+	"fmt"
+
+	"github.com/aws/aws-lambda-go/lambda"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/ecs"
+	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
+	awslambda "github.com/aws/aws-sdk-go-v2/service/lambda"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+
+	"github.com/sandkeeper/sandkeeper/internal/boot"
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/ddb"
+	"github.com/sandkeeper/sandkeeper/internal/ebout"
+	"github.com/sandkeeper/sandkeeper/internal/ecsexec"
+	"github.com/sandkeeper/sandkeeper/internal/ecstask"
+	"github.com/sandkeeper/sandkeeper/internal/lambdacheckpoint"
+	"github.com/sandkeeper/sandkeeper/internal/names"
+	"github.com/sandkeeper/sandkeeper/internal/s3blob"
+	"github.com/sandkeeper/sandkeeper/internal/sqsout"
+)
+
+func main() {
+	b := boot.New(names.Session)
+	allowed, err := parseTenants(b.Get(names.Tenants))
+	if err != nil {
+		panic(fmt.Errorf("boot session: %w", err)) // it does not start half configured
+	}
+	lambda.StartHandlerFunc(handler{session(b), allowed, b.Log}.handle)
+}
+
+// session wires the use case.
+func session(b *boot.Boot) *core.Session {
+	limits := core.DefaultLimits
+	db := dynamodb.NewFromConfig(b.AWS)
+	runs, boxes := ddb.NewRuns(db, b.Get(names.RunsTable)), ddb.NewSandboxes(db, b.Get(names.SandboxesTable))
+	transactions := ddb.NewTransactions(db, b.Get(names.RunsTable), b.Get(names.SandboxesTable))
+	tasks := &ecstask.Tasks{ECS: ecs.NewFromConfig(b.AWS)}
+	exec := ecsexec.New(b.AWS)
+	return &core.Session{
+		Launcher: &core.Launcher{
+			Runs: runs, Sandboxes: boxes, Ledger: boxes, Transactions: transactions, Tasks: tasks, Describer: tasks,
+			Agents: core.JournalStarter{Exec: exec, Format: core.DefaultJournal},
+			Queue:  sqsout.New(sqs.NewFromConfig(b.AWS), b.Get(names.ReclaimQueue)), Threads: ddb.NewThreads(db, b.Get(names.CheckpointsTable)),
+			Announcer: ebout.New(eventbridge.NewFromConfig(b.AWS), b.Get(names.EventBus)), Limits: limits, Install: b.Get(names.Install),
+		},
+		Binds: transactions, Controls: boxes, Notes: runs, Definitions: boxes, History: ddb.NewHistory(db, b.Get(names.RunsTable)),
+		Log: &core.LogWriter{
+			Log: runs, Blobs: s3blob.NewObjects(s3.NewFromConfig(b.AWS), b.Get(names.LogBucket)), Inline: limits.InlineSegment, Retention: limits.Retention + names.SegmentsOutlive,
+		},
+		Prober: &core.JournalProber{Exec: exec, Sandboxes: boxes, Format: core.DefaultJournal, Limits: limits},
+		Keeper: lambdacheckpoint.Keeper{Caller: &lambdacheckpoint.Caller{
+			Lambda: awslambda.NewFromConfig(b.AWS), Function: b.Get(names.CheckpointFunction), Timeout: limits.CaptureCall,
+		}},
+		Checkpoint: core.CheckpointFinished, Provider: ecstask.Provider, Cluster: b.Get(names.Cluster), Logger: b.Log,
+	}
+}
