@@ -94,7 +94,7 @@ func TestErrorsAreJSONWhereThatIsAskedFor(t *testing.T) {
 func TestHelpAndVersionExitWith0(t *testing.T) {
 	help := tool(t, "", "--help").wants(t, exitDone)
 	for _, command := range []string{"plan", "apply", "sweep", "runs", "show", "explain", "hold", "release", "extend", "kill", "freeze", "thaw", "mode",
-		"redrive", "audit", "logs", "cost", "doctor", "watch", "local", "demo", "completion"} {
+		"redrive", "audit", "checkpoints", "logs", "cost", "doctor", "watch", "local", "demo", "completion"} {
 		if !strings.Contains(help.out, "\n  "+command) {
 			t.Errorf("--help does not list %s", command)
 		}

@@ -34,6 +34,8 @@ type commands struct {
 	Mode    modeCommand    `cmd:"" group:"acts" help:"Show or set whether the installation observes or enforces."`
 	Redrive redriveCommand `cmd:"" group:"acts" help:"Send dead letters again, each checked against the records first."`
 
+	Checkpoints checkpointsCommand `cmd:"" group:"checkpoints" help:"What is stored of the workspaces of threads."`
+
 	Audit  auditCommand  `cmd:"" group:"state" help:"Compare ECS with the records, both ways; or list what operators did."`
 	Cost   costCommand   `cmd:"" group:"state" help:"Estimate what runs cost, what leaked, and what was saved."`
 	Doctor doctorCommand `cmd:"" group:"state" help:"Check the installation; each finding with its cure."`

@@ -147,7 +147,7 @@ func parser(ctx context.Context, c *commands, out *console.Console) (*kong.Kong,
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.ExplicitGroups([]kong.Group{
 			{Key: "runs", Title: "Runs"}, {Key: "sweeps", Title: "Sweeps"}, {Key: "acts", Title: "Acts, each recorded with who and why"},
-			{Key: "state", Title: "The installation"}, {Key: "machine", Title: "This machine"},
+			{Key: "checkpoints", Title: "Checkpoints of workspaces"}, {Key: "state", Title: "The installation"}, {Key: "machine", Title: "This machine"},
 		}),
 		kong.TypeMapper(spanType, spanMapper{}),
 		kong.BindTo(ctx, (*context.Context)(nil)),

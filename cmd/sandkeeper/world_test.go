@@ -93,6 +93,7 @@ func install(e *engine.Engine) error {
 	}
 	w.fargate, err = localfargate.New(localfargate.Options{
 		Dir: filepath.Join(dir, "fargate"), Visible: []string{dir}, Events: sender.Send, Habits: localfargate.QuickHabits(),
+		Env: []string{core.AgentVariable + "=" + filepath.Join(dir, core.AgentName)}, // there while a test puts it there
 	})
 	if err != nil {
 		return err
@@ -334,7 +335,7 @@ type item = map[string]dynamotypes.AttributeValue
 func (w *world) scan(t *testing.T) map[string]item {
 	t.Helper()
 	all := map[string]item{}
-	for _, output := range []names.Output{names.OutRunsTable, names.OutSandboxesTable} {
+	for _, output := range []names.Output{names.OutRunsTable, names.OutSandboxesTable, names.OutCheckpoints} {
 		pages := dynamodb.NewScanPaginator(w.db, &dynamodb.ScanInput{TableName: new(w.out[output]), ConsistentRead: new(true)})
 		for pages.HasMorePages() {
 			page, err := pages.NextPage(t.Context())
