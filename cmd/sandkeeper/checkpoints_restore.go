@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -28,7 +29,7 @@ type checkpointsRestore struct {
 	OfRun    string   `name:"run" help:"Restore into the sandbox of this run of the thread; of the newest one that has a sandbox otherwise." placeholder:"ID"`
 	Dir      string   `help:"The workspace in the sandbox; what the sandbox says otherwise." placeholder:"DIR"`
 	NoSafety bool     `help:"Store no checkpoint of what is in the sandbox before."`
-	Secret   []string `help:"Blank the value of this secret in that checkpoint." placeholder:"NAME"`
+	Secret   []string `help:"Blank the value of this secret in that checkpoint, beside those that the run names." placeholder:"NAME"`
 	Relay    bool     `help:"The sandbox has no route to the function's URL: requests go over exec sessions."`
 	Within   span     `default:"30m" help:"Wait no longer than this for the sandbox." placeholder:"DURATION"`
 	Why      whyText  `help:"Why, for the record; required but for a directory." placeholder:"TEXT"`
@@ -238,21 +239,22 @@ func (c *checkpointsRestore) question(v *restoredView, r core.Run) string {
 	return text + "? What is different there is replaced; a checkpoint of it is made first"
 }
 
-// requests are the two steps. The checkpoint is named: the safety checkpoint becomes the
-// head.
+// requests are the two steps, with what the run says of its workspace. The checkpoint is
+// named: the safety checkpoint becomes the head. Its policy is the checkpoint's own.
 func (c *checkpointsRestore) requests(v *restoredView, at liveSandbox) twoSteps {
 	nonce := rand.Text()
-	options := core.JobOptions{Dir: c.Dir, Relay: c.Relay}
-	restore := core.RestoreRequest{
-		ThreadKey: v.ThreadKey, ID: core.CheckpointID("restore-" + nonce), Checkpoint: v.Checkpoint, Run: v.Run, Key: at.box.Key, Instance: at.box.Instance,
-		JobOptions: options,
-	}
-	options.Secrets = c.Secret
 	save := core.SaveRequest{
 		ThreadKey: v.ThreadKey, ID: core.CheckpointID("safety-" + nonce), Reason: core.ReasonSafety, Run: v.Run, Key: at.box.Key, Instance: at.box.Instance,
-		JobOptions: options,
 	}
-	return twoSteps{save, restore}
+	if at.run.Capture != nil {
+		save.JobOptions = *at.run.Capture
+	}
+	save.Dir, save.Relay = cmp.Or(c.Dir, save.Dir), save.Relay || c.Relay
+	save.Secrets = slices.Concat(save.Secrets, c.Secret)
+	return twoSteps{save, core.RestoreRequest{
+		ThreadKey: v.ThreadKey, ID: core.CheckpointID("restore-" + nonce), Checkpoint: v.Checkpoint, Run: v.Run, Key: at.box.Key, Instance: at.box.Instance,
+		JobOptions: core.JobOptions{Dir: save.Dir, Relay: save.Relay},
+	}}
 }
 
 // rehearse begins both steps without an agent. Each begins from the records as they are:

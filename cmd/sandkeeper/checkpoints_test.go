@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -292,6 +293,31 @@ func TestACheckpointIsRestoredIntoALiveSandbox(t *testing.T) {
 	holds(t, dir, "src/a.go", "second")
 	if again := read[listed](t, exitDone, "checkpoints", "list", thread); len(again.Checkpoints) != len(l.Checkpoints) {
 		t.Errorf("without safety %+v", again)
+	}
+}
+
+// TestASafetyCheckpointStoresNoMoreThanTheRunAllows: secrets, policy and place are the
+// run's own, and what the operator names comes to them.
+func TestASafetyCheckpointStoresNoMoreThanTheRunAllows(t *testing.T) {
+	options := core.JobOptions{Dir: "/w", Policy: json.RawMessage(`{"git":"none"}`), Secrets: []string{"API_KEY"}, MaxBytes: 1 << 30, Relay: true}
+	at := liveSandbox{run: core.Run{Capture: &options}, box: core.Sandbox{Key: "k", Instance: "i"}}
+	c := checkpointsRestore{Secret: []string{"TOKEN"}}
+	v := restoredView{ThreadKey: core.ThreadKey{Tenant: "a", Thread: "b"}, Checkpoint: "c"}
+	steps := c.requests(&v, at)
+	want := options
+	want.Secrets = []string{"API_KEY", "TOKEN"}
+	if !reflect.DeepEqual(steps.save.JobOptions, want) || steps.save.Reason != core.ReasonSafety {
+		t.Errorf("saved as %+v, want %+v", steps.save, want)
+	}
+	if want := (core.JobOptions{Dir: "/w", Relay: true}); !reflect.DeepEqual(steps.restore.JobOptions, want) || steps.restore.Checkpoint != "c" {
+		t.Errorf("restored as %+v, want %+v", steps.restore, want)
+	}
+	if len(options.Secrets) != 1 {
+		t.Errorf("the run's own options are %+v", options)
+	}
+	c.Dir = "/other"
+	if steps := c.requests(&v, at); steps.save.Dir != "/other" || steps.restore.Dir != "/other" {
+		t.Errorf("elsewhere: %+v", steps)
 	}
 }
 
