@@ -228,7 +228,7 @@ func (l losses) debt(ctx context.Context, latest Run, row *LedgerRow, box *Sandb
 	key := RunKey{Tenant: row.Tenant, Run: row.Owed}
 	r, err := l.runs.Run(ctx, key)
 	if isNotFound(err) {
-		r, err = Run{RunKey: key, Checkpoint: RunCheckpoint{State: CheckpointMoved}, Capture: latest.Capture}, nil
+		r, err = Run{RunKey: key, Checkpoint: RunCheckpoint{State: CheckpointMoved}}, nil
 		if box != nil {
 			r.Thread = box.Material.Thread
 		}

@@ -359,17 +359,6 @@ var owedCases = map[string]struct {
 		o.stands(core.CheckpointDone)
 		o.foreign = true // the newer run is a fixture
 	}},
-	"the debt of a run that retention took is captured as the latest run's would be": {core.ReclaimEnd, func(o *owed) {
-		r, row := o.run("r"), o.row()
-		r.Checkpoint, r.Capture, row.Owed = core.RunCheckpoint{}, &core.JobOptions{Secrets: []string{"S"}}, "long-gone"
-		o.store.SeedRun(r)
-		o.store.SeedRow(row)
-		o.expect(o.job, core.ReclaimCapturing, false)
-		if q := o.asked[0]; q.Run.RunKey.Run != "long-gone" || q.Run.Capture == nil || !slices.Equal(q.Run.Capture.Secrets, []string{"S"}) {
-			o.t.Errorf("asked for %+v, which redacts nothing", q.Run)
-		}
-		o.foreign = true // the row is a fixture
-	}},
 	"a debt that comes to the row late holds the end up": {core.ReclaimEnd, func(o *owed) {
 		o.resume("newer")
 		o.store.SeedRun(endedRecord(o.run("newer"), core.Aborted, now()))
