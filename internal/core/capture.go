@@ -17,7 +17,7 @@ const MaxPacksAsked = 256
 const statWidth = 16
 
 // Grant gives an agent leave to store packs under its own fence, and renews the lease.
-// What is stored already needs no leave.
+// What is stored already, by a capture that was cut too, needs no leave.
 func (k *Keeper) Grant(ctx context.Context, token string, packs []PackRef) ([]PackGrant, Millis, error) {
 	w, err := k.capturing(ctx, token, packs)
 	if err != nil {
@@ -42,13 +42,18 @@ func (k *Keeper) Grant(ctx context.Context, token string, packs []PackRef) ([]Pa
 }
 
 func (k *Keeper) grant(ctx context.Context, w working, p PackRef) (PackGrant, error) {
-	p.Fence, p.Owner = w.step.Fence, ""
-	key := PackKey(w.ThreadKey, p)
-	there, err := k.stored(ctx, key, p)
-	if err != nil || there {
-		return PackGrant{Pack: p, Present: there}, err
+	p.Owner = ""
+	for _, p.Fence = range append([]int64{w.step.Fence}, w.step.Former...) {
+		if !w.reuses(p) {
+			continue // it may be about to be collected
+		}
+		there, err := k.stored(ctx, PackKey(w.ThreadKey, p), p)
+		if err != nil || there {
+			return PackGrant{Pack: p, Present: there}, err
+		}
 	}
-	g, err := k.Objects.GrantPut(ctx, key, p.SHA256, p.Size, GrantLife)
+	p.Fence = w.step.Fence
+	g, err := k.Objects.GrantPut(ctx, PackKey(w.ThreadKey, p), p.SHA256, p.Size, GrantLife)
 	return PackGrant{Pack: p, Grant: g}, err
 }
 

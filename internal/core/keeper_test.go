@@ -412,6 +412,58 @@ func TestGrantsAreForOneObjectUnderTheLiveFence(t *testing.T) {
 	})
 }
 
+func TestWhatACutCaptureStoredIsNotSentAgain(t *testing.T) {
+	kept(t, func(w *keeping) {
+		k := w.keeper(w.store.Process)
+		// begin has the capture begun, and tells which of the packs are stored, by fence.
+		begin := func(id core.CheckpointID, packs ...string) (fences []int64, grants []core.PackGrant) {
+			t.Helper()
+			report, err := k.Save(w.ctx(), saveOf("t", id))
+			w.must(err)
+			if !report.Began {
+				t.Fatalf("report = %+v, want it begun", report)
+			}
+			for _, text := range packs {
+				g, _, err := k.Grant(w.ctx(), w.jobs["t"].Token, []core.PackRef{packOf(text)})
+				w.must(err)
+				if grants = append(grants, g[0]); g[0].Present {
+					fences = append(fences, g[0].Pack.Fence)
+				} else {
+					fences = append(fences, 0)
+				}
+			}
+			return fences, grants
+		}
+		expect := func(got []int64, want ...int64) {
+			t.Helper()
+			if !slices.Equal(got, want) {
+				t.Errorf("stored under the fences %v, want %v", got, want)
+			}
+		}
+		fences, grants := begin("c1", "one")
+		expect(fences, 0)
+		w.must(w.store.Upload(w.ctx(), grants[0].Grant, []byte("one")))
+		time.Sleep(core.LeaseLife) // the agent is killed
+		fences, grants = begin("c1", "one", "two")
+		expect(fences, 1, 0)
+		if grants[1].Pack.Fence != 2 {
+			t.Errorf("what is not stored is granted under fence %d, want 2", grants[1].Pack.Fence)
+		}
+		w.must(w.store.Upload(w.ctx(), grants[1].Grant, []byte("two")))
+		time.Sleep(core.LeaseLife)
+		fences, _ = begin("another", "one", "two", "three")
+		expect(fences, 1, 2, 0)
+		time.Sleep(core.LeaseLife)
+		_, err := k.Collect(w.ctx(), core.CollectRequest{ThreadKey: thread("t"), Apply: true})
+		w.must(err)
+		// They are there, and somebody may be about to remove them.
+		fences, _ = begin("c1", "one", "two")
+		expect(fences, 0, 0)
+		w.must(w.capture(w.ctx(), w.store.Process, "t", first))
+		w.check("t")
+	})
+}
+
 func TestTokensDieWithTheirFence(t *testing.T) {
 	kept(t, func(w *keeping) {
 		k := w.keeper(w.store.Process)

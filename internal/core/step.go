@@ -241,6 +241,7 @@ func (k *Keeper) newStep(ctx context.Context, q stepRequest, th Thread, token st
 		step.Attempts = former.Attempts + 1
 	}
 	if q.kind == StepCapture {
+		step.Former = th.cut()
 		return step, nil
 	}
 	step.Checkpoint = cmp.Or(q.checkpoint, th.Head)

@@ -94,14 +94,21 @@ const (
 	StepFailed  StepState = "failed"
 )
 
+// MaxFormer is how many cut captures a step remembers: each costs a look at the store for
+// each pack.
+const MaxFormer = 4
+
 // Step is what an agent does for a thread, under one fence.
 type Step struct {
 	ID    CheckpointID // of the checkpoint to be made, or of the restore
 	Kind  StepKind
-	Run   RunID  // whose workspace it is; may be empty
-	Fence int64  // under which it was begun; its token dies with it
-	Token string // hex SHA-256 of the token's secret
-	State StepState
+	Run   RunID // whose workspace it is; may be empty
+	Fence int64 // under which it was begun; its token dies with it
+	// Former are fences of captures before this one that made no checkpoint, newest
+	// first, at most [MaxFormer]: what they stored is not sent again.
+	Former []int64
+	Token  string // hex SHA-256 of the token's secret
+	State  StepState
 	// Why is, of a failed step, a code, and for people after it ": " and a text; of one
 	// that is at work, why it is not known whether its agent began.
 	Why      string
@@ -115,6 +122,20 @@ type Step struct {
 	SeenAt     Millis // when it was begun, doubted, or its agent heard of, last
 	Files      int64  // so far
 	Bytes      int64  // so far
+}
+
+// cut are the fences under which captures stored what no checkpoint names, as far as it is
+// remembered: those of the thread's step, if it is a capture that did not get done.
+func (th Thread) cut() []int64 {
+	s := th.Step
+	switch {
+	case s == nil || s.Kind != StepCapture || s.State == StepDone:
+		return nil
+	case s.Fence == th.Fence:
+		return s.Former // what this fence stored is found by itself
+	}
+	former := append([]int64{s.Fence}, s.Former...)
+	return former[:min(len(former), MaxFormer)]
 }
 
 // ForkRoot says where a thread was forked from, and which threads still own objects

@@ -98,6 +98,7 @@ type stepRow struct {
 	Kind       core.StepKind     `dynamodbav:"kind"`
 	Run        core.RunID        `dynamodbav:"run,omitempty"`
 	Fence      int64             `dynamodbav:"fence"`
+	Former     []int64           `dynamodbav:"former,omitempty"`
 	Token      string            `dynamodbav:"token"`
 	State      core.StepState    `dynamodbav:"state"`
 	Why        string            `dynamodbav:"why,omitempty"`
@@ -117,7 +118,7 @@ func stepOf(s *core.Step) *stepRow {
 		return nil
 	}
 	return &stepRow{
-		s.ID, s.Kind, s.Run, s.Fence, s.Token, s.State, s.Why, s.Attempts, s.Checkpoint, s.Reason, s.Label, (*jobRow)(s.Job),
+		s.ID, s.Kind, s.Run, s.Fence, s.Former, s.Token, s.State, s.Why, s.Attempts, s.Checkpoint, s.Reason, s.Label, (*jobRow)(s.Job),
 		s.StartedAt, s.SeenAt, s.Files, s.Bytes,
 	}
 }
@@ -127,7 +128,7 @@ func (r *stepRow) step() *core.Step {
 		return nil
 	}
 	return &core.Step{
-		ID: r.ID, Kind: r.Kind, Run: r.Run, Fence: r.Fence, Token: r.Token, State: r.State, Why: r.Why, Attempts: r.Attempts,
+		ID: r.ID, Kind: r.Kind, Run: r.Run, Fence: r.Fence, Former: r.Former, Token: r.Token, State: r.State, Why: r.Why, Attempts: r.Attempts,
 		Checkpoint: r.Checkpoint, Reason: r.Reason, Label: r.Label, Job: (*core.ReclaimJob)(r.Job),
 		StartedAt: r.StartedAt, SeenAt: r.SeenAt, Files: r.Files, Bytes: r.Bytes,
 	}

@@ -53,7 +53,7 @@ func cloneThread(th core.Thread) core.Thread {
 	th.Conversation.Runs, th.PendingRuns = slices.Clone(th.Conversation.Runs), slices.Clone(th.PendingRuns)
 	th.WorkspaceLost, th.Step, th.Fork = copied(th.WorkspaceLost), copied(th.Step), copied(th.Fork)
 	if th.Step != nil {
-		th.Step.Label, th.Step.Job = copied(th.Step.Label), copied(th.Step.Job)
+		th.Step.Label, th.Step.Job, th.Step.Former = copied(th.Step.Label), copied(th.Step.Job), slices.Clone(th.Step.Former)
 	}
 	if th.Fork != nil {
 		th.Fork.Owners = slices.Clone(th.Fork.Owners)

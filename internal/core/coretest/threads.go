@@ -112,7 +112,7 @@ func wholeThread(id core.ThreadID) core.Thread {
 	th.PendingRuns = []core.RunID{"r1", "r2"}
 	th.WorkspaceLost = &core.WorkspaceLoss{Run: "r1", Why: "agent-silent", At: 6}
 	th.Step = &core.Step{
-		ID: "s", Kind: core.StepCapture, Run: "r1", Fence: 3, Token: "00ff", State: core.StepFailed, Why: "because", Attempts: 2, Checkpoint: "c1",
+		ID: "s", Kind: core.StepCapture, Run: "r1", Fence: 3, Former: []int64{2, 1}, Token: "00ff", State: core.StepFailed, Why: "because", Attempts: 2, Checkpoint: "c1",
 		Reason: core.ReasonNamed, Label: new(""), StartedAt: 1, SeenAt: 2, Files: 3, Bytes: 4,
 		Job: &core.ReclaimJob{Tenant: "acme", Run: "r1", Key: "k", Instance: "i", Kind: core.JobEnd},
 	}
