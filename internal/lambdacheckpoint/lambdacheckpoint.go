@@ -112,6 +112,10 @@ func (c *Caller) Save(ctx context.Context, q core.SaveRequest) (core.StepReport,
 
 var _ core.Checkpointer = (*Caller)(nil)
 
+// captureSeconds is when a capture that reclaim waits for ends by itself, and says so: a
+// little before it is cut off.
+var captureSeconds = int64((core.DefaultLimits.CaptureMost - time.Minute).Seconds())
+
 // passing are the refusals that say nothing of the workspace.
 var passing = []string{"writer-conflict", "writer-lost", "step-busy"}
 
@@ -125,6 +129,9 @@ func (c *Caller) Capture(ctx context.Context, q core.CaptureRequest) (core.Captu
 	}
 	if q.Run.Capture != nil { // what to leave out, and which secrets to redact
 		save.JobOptions = *q.Run.Capture
+	}
+	if own := save.DeadlineSeconds; own == 0 || own > captureSeconds {
+		save.DeadlineSeconds = captureSeconds
 	}
 	report, err := c.Save(ctx, save)
 	if e, ok := errors.AsType[*RefusedError](err); ok && !slices.Contains(passing, e.Code) {

@@ -73,6 +73,7 @@ func TestACaptureIsASaveOfWhatTheRunOwes(t *testing.T) {
 	}
 	want := save
 	want.Job, want.Again, want.JobOptions = &job, true, options
+	want.DeadlineSeconds = 29 * 60 // reclaim cuts it off after half an hour
 	for name, tt := range map[string]struct {
 		body string
 		want core.Captured
