@@ -25,11 +25,21 @@ func owesCheckpoint(r Run, sealed bool, installation CheckpointPolicy) bool {
 	}
 	switch cmp.Or(r.CheckpointPolicy, installation) {
 	case CheckpointAlways:
-		return true
+		return sealed || !r.idle()
 	case CheckpointFinished:
 		return sealed
 	}
 	return false
+}
+
+// idle reports whether the run ended before its agent could have done anything: what is in
+// its sandbox is no work of the thread's, maybe not even what should have been restored,
+// and must not follow the thread's head.
+func (r Run) idle() bool {
+	if r.Ending == nil {
+		return false
+	}
+	return r.Ending.Reason == EndNeverStarted || r.Ending.Reason == EndFailed && r.Start.AskedAt == 0
 }
 
 // CheckpointState says how the checkpoint stands that a run's end owes.

@@ -207,6 +207,50 @@ func TestAFailedRestoreFailsTheStart(t *testing.T) {
 	})
 }
 
+// TestASandboxThatWasNotRestoredOwesNothing: what is in it is no work of the thread's, and
+// must not follow the head that should have come back.
+func TestASandboxThatWasNotRestoredOwesNothing(t *testing.T) {
+	for name, end := range map[string]func(h *hosting, q core.StartRequest){
+		"the restore fails": func(h *hosting, q core.StartRequest) {
+			h.keep.began = core.AgentMissing
+			_, err := h.self().Start(h.t.Context(), q)
+			refusedFor(h.t, "start", err, "restore-failed")
+		},
+		"the host is gone while it goes on": func(h *hosting, q core.StartRequest) {
+			report, err := h.self().Start(h.t.Context(), q)
+			h.must(err)
+			if report.Waiting != "restore" {
+				h.t.Fatalf("start: %+v", report)
+			}
+			for range 600 {
+				time.Sleep(time.Minute)
+				h.sweepAs(h.store.Process)
+				if h.run("two").Status.Terminal() {
+					return
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := outsideOfBubbles(); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				h := keepingHosting(t)
+				first := h.finished("one", "a", tree{"f": "1"})
+				h.drainQueue(h.store.Process)
+				h.fleet.KillTask(first.Run.TaskARN)
+				q := startOf("two", "b")
+				q.Definition.Checkpoint = core.CheckpointAlways
+				end(h, q)
+				if r := h.run("two"); !r.Status.Terminal() || r.Checkpoint.State != core.CheckpointNotOwed {
+					t.Errorf("%s, error %+v, ending %+v, checkpoint %+v", r.Status, r.Error, r.Ending, r.Checkpoint)
+				}
+			})
+		})
+	}
+}
+
 // TestAFailedTurnInAWarmSandboxLeavesIt: it was there before, and no agent began (EN-11).
 func TestAFailedTurnInAWarmSandboxLeavesIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

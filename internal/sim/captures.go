@@ -129,9 +129,11 @@ func (w *world) judgeBegin(a *actor) {
 	}
 }
 
-// judgeOwing: an end owes what its policy says, from the very write of the end (I4).
+// judgeOwing: an end owes what its policy says, from the very write of the end (I4). An
+// agent that never began has done no work.
 func (w *world) judgeOwing(r *agentRun, after core.Run) {
-	owes := after.TaskARN != "" && (w.config.Checkpoint == core.CheckpointAlways || w.config.Checkpoint == core.CheckpointFinished && after.ExitCode != nil)
+	began := after.Ending == nil || after.Ending.Reason != core.EndNeverStarted
+	owes := after.TaskARN != "" && (w.config.Checkpoint == core.CheckpointAlways && began || w.config.Checkpoint == core.CheckpointFinished && after.ExitCode != nil)
 	if owes != (after.Checkpoint.State == core.CheckpointOwed) {
 		w.accuse("run %s ends with checkpoint %+v, want it owed: %t (I5)", r.key, after.Checkpoint, owes)
 	}
