@@ -363,7 +363,7 @@ func (in *installation) step(ctx context.Context, out *console.Console, operatio
 		switch {
 		case ctx.Err() != nil:
 			out.Note("what has begun goes on in the sandbox")
-			return core.StepReport{}, context.Cause(ctx)
+			return core.StepReport{}, cutOff(ctx)
 		case err != nil && (codeOf(err) != exitFailed || lost == stepDoubts):
 			return core.StepReport{}, err
 		case err != nil:
@@ -381,6 +381,15 @@ func (in *installation) step(ctx context.Context, out *console.Console, operatio
 		case <-time.After(stepPace):
 		}
 	}
+}
+
+// cutOff is why a wait ended: an interrupt as such, whatever signal it was, and a time
+// limit in its own words.
+func cutOff(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return ctx.Err()
+	}
+	return context.Cause(ctx)
 }
 
 // stepError is a step that its agent, or the start of it, gave up.

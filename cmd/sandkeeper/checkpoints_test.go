@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,8 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/lambda"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
+	"github.com/sandkeeper/sandkeeper/internal/console"
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/lambdacheckpoint"
 	"github.com/sandkeeper/sandkeeper/internal/manifest"
@@ -225,6 +229,21 @@ func TestACheckpointIsRestoredIntoADirectoryHere(t *testing.T) {
 	other := t.TempDir()
 	sandkeeper(t, "checkpoints", "restore", thread, "--to", other).wants(t, exitDone)
 	holds(t, other, "src/a.go", "second")
+
+	// More than one pack, and a file of several pieces.
+	noise := make([]byte, 20<<20)
+	_, _ = rand.NewChaCha8([32]byte{7}).Read(noise) // it never fails
+	write(t, w.workDir(t, r), "noise", string(noise))
+	w.save(t, r, "fetched-3")
+	large := t.TempDir()
+	done := read[restoredView](t, exitDone, "checkpoints", "restore", thread, "--to", large)
+	got, err := os.ReadFile(filepath.Join(large, "noise"))
+	if err != nil || !bytes.Equal(got, noise) || done.Checkpoint != "fetched-3" || done.Bytes < int64(len(noise)) {
+		t.Errorf("%d bytes of %d are restored, %v: %+v", len(got), len(noise), err, done)
+	}
+	if s := read[shown](t, exitDone, "checkpoints", "show", thread, "--path", "noise"); s.Tree.Packs < 3 || len(s.Entries) != 1 || s.Entries[0].SHA256 != "" {
+		t.Errorf("shown %+v", s)
+	}
 }
 
 // TestARepositoryComesWithItsState although no .git is stored.
@@ -430,6 +449,24 @@ func (w *world) lose(t *testing.T, r core.Run, id core.CheckpointID) {
 	client := s3.NewFromConfig(cfg, pathStyle)
 	if _, err := client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: new(w.out[names.OutBucket]), Key: &key}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestAWaitForASandboxThatIsCutOffSaysThatTheWorkGoesOn(t *testing.T) {
+	interrupted, interrupt := context.WithCancelCause(t.Context())
+	interrupt(errors.New("interrupt signal received"))
+	late, cancel := context.WithTimeoutCause(t.Context(), 0, errors.New("a/b: not done within 0s"))
+	defer cancel()
+	for code, ctx := range map[int]context.Context{exitInterrupted: interrupted, exitFailed: late} {
+		var said bytes.Buffer
+		in := &installation{globals: &globals{}, out: map[names.Output]string{names.OutCheckpoint: "x"}, lambda: lambda.New(lambda.Options{Region: "us-east-1"})}
+		_, err := in.step(ctx, &console.Console{Err: &said}, "save", core.ThreadKey{Tenant: "a", Thread: "b"}, nil)
+		if codeOf(err) != code || !strings.Contains(said.String(), "goes on in the sandbox") {
+			t.Errorf("%v exits with %d, want %d, and says %q", err, codeOf(err), code, said.String())
+		}
+		if code == exitFailed && err.Error() != "a/b: not done within 0s" {
+			t.Errorf("late: %v", err)
+		}
 	}
 }
 
