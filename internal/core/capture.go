@@ -6,7 +6,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"regexp"
+	"strings"
 	"sync"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -187,20 +190,34 @@ func (k *Keeper) note(ctx context.Context, w working, files, bytes int64) (Milli
 // MaxStepWhy is how long the reason of a failed step may be, bytes.
 const MaxStepWhy = 1000
 
+// failCode is what a caller of a failed step branches on.
+var failCode = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+
+// plainText is a text of a sandbox as people may be shown it: nothing in it moves a cursor
+// or begins a line of its own.
+func plainText(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, text)
+}
+
 // Fail ends a step because its agent says so. Said again, it is success.
 func (k *Keeper) Fail(ctx context.Context, token, code, message string) error {
 	w, err := k.authorize(ctx, token, true)
 	if err != nil {
 		return err
 	}
-	if code == "" || !utf8.ValidString(code+message) {
-		return invalid("invalid-code", "want a code and texts in UTF-8")
+	if !failCode.MatchString(code) || !utf8.ValidString(message) {
+		return invalid("invalid-code", "want a code of 1 to 64 lower-case letters, digits and hyphens, and a message in UTF-8")
 	}
 	switch w.step.State {
 	case StepDone:
 		return refuse("fail", "step "+string(w.step.ID), "done")
 	case StepWorking:
-		why := cutBytes(code+": "+message, MaxStepWhy)
+		why := cutBytes(code+": "+plainText(message), MaxStepWhy)
 		end := EndStep{Fence: w.step.Fence, Token: w.step.Token, State: StepFailed, Why: why, Release: releases(w.Lease.Owner), Now: nowMillis()}
 		if _, err := k.Threads.UpdateThread(ctx, w.ThreadKey, end); err != nil {
 			return err

@@ -268,3 +268,52 @@ func FuzzTokens(f *testing.F) {
 		}
 	})
 }
+
+// TestWhatAnAgentSaysOfItsFailureIsPlain: people and other systems are shown it.
+func TestWhatAnAgentSaysOfItsFailureIsPlain(t *testing.T) {
+	kept(t, func(w *keeping) {
+		k := w.keeper(w.store.Process)
+		_, err := k.Save(w.ctx(), saveOf("t", "c1"))
+		w.must(err)
+		token := w.jobs["t"].Token
+		for _, code := range []string{"", "Upper", "two words", "x\x1b[2J", "x\n", strings.Repeat("x", 65), "\xff"} {
+			w.coded(k.Fail(w.ctx(), token, code, "why"), "invalid-code")
+		}
+		w.must(k.Fail(w.ctx(), token, "too-large", "größer\n\x1b[2J\u202efalse\x00"))
+		report, err := k.Save(w.ctx(), saveOf("t", "c1"))
+		w.must(err)
+		if report.Why != "too-large: größer  [2J false " {
+			t.Errorf("why %q", report.Why)
+		}
+	})
+}
+
+// TestVerifyReadsTheRootAnew: one that the function has read before may be gone since.
+func TestVerifyReadsTheRootAnew(t *testing.T) {
+	for name, spoil := range map[string]func(w *keeping, key string){
+		"altered": func(w *keeping, key string) { w.store.Damage(key, []byte("other")) },
+		"gone": func(w *keeping, key string) {
+			info, err := w.store.Stat(w.ctx(), key)
+			w.must(err)
+			w.must(w.store.Delete(w.ctx(), key, info.Version))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kept(t, func(w *keeping) {
+				k := w.keeper(w.store.Process)
+				w.must(w.save(w.ctx(), w.store.Process, "t", "c1", first))
+				report, err := k.Verify(w.ctx(), thread("t"), "", 0)
+				if err != nil || len(report.Broken) != 0 {
+					t.Fatalf("before: %+v, %v", report, err)
+				}
+				made, err := w.store.Checkpoint(w.ctx(), thread("t"), "c1")
+				w.must(err)
+				spoil(w, made.Manifest.Key)
+				report, err = k.Verify(w.ctx(), thread("t"), "", 0)
+				if err != nil || len(report.Broken) != 1 || report.Broken[0] != made.Manifest.Key {
+					t.Errorf("after: %+v, %v; want the root broken", report, err)
+				}
+			})
+		})
+	}
+}

@@ -13,7 +13,18 @@ func (k *Keeper) Verify(ctx context.Context, key ThreadKey, id CheckpointID, sam
 	if err != nil {
 		return VerifyReport{}, err
 	}
-	r, err := k.rootOf(ctx, key, c.ID)
+	made, err := k.Threads.Checkpoint(ctx, key, c.ID)
+	if err != nil {
+		return VerifyReport{}, err
+	}
+	// Read anew: a root that was read before says nothing of what is stored now.
+	switch _, err := k.readObject(ctx, made.Manifest); {
+	case errors.Is(err, ErrNotFound) || errors.Is(err, errAltered):
+		return VerifyReport{Checkpoint: c.ID, Broken: []string{made.Manifest.Key}}, nil
+	case err != nil:
+		return VerifyReport{}, err
+	}
+	r, err := k.root(ctx, made.Manifest)
 	if err != nil {
 		return VerifyReport{}, err
 	}
