@@ -273,3 +273,93 @@ func TestAdoptCrashMatrix(t *testing.T) {
 		}
 	}
 }
+
+// keeps are the operations that write a thread, where checkpoints are kept: a turn that
+// is restored, and one that is stored.
+var keeps = map[string]call{
+	"start with a restore": {
+		before: func(h *hosting) {
+			first := h.finished("first", "zero", tree{"f": "1"})
+			h.drainQueue(h.store.Process)
+			h.fleet.KillTask(first.Run.TaskARN)
+		},
+		do:   started("r", "one"),
+		done: func(h *hosting) bool { return h.fleet.Alive("r") && h.run("r").Start.Restored == "checkpoint-first" },
+	},
+	"finish with a checkpoint": {
+		before: func(h *hosting) {
+			begins("r", "one")(h)
+			h.fleet.Write("r", "done\n")
+			h.fleet.Exit("r", 0)
+		},
+		do: func(ctx context.Context, s *core.Session) (bool, error) {
+			report, err := s.Finish(ctx, core.FinishRequest{RunKey: key("r"), Host: hostOf("one"), Conversation: &core.ConversationPut{Data: []byte("said")}})
+			return report.State == core.Finished, err
+		},
+		done: func(h *hosting) bool {
+			return h.run("r").Status == core.Completed && h.keep.head("t") == "checkpoint-r"
+		},
+	},
+}
+
+// atWork carries out the newest step of the thread, if it is under way.
+func (h *hosting) atWork(ctx context.Context) {
+	th, err := h.store.Thread(ctx, thread("t"))
+	h.must(err)
+	job, ok := h.keep.jobs["t"]
+	if !ok || th.Step == nil || th.Step.State != core.StepWorking {
+		return
+	}
+	if th.Step.Kind == core.StepCapture {
+		_ = h.keep.carryOut(ctx, h.store.Process, job, tree{"f": "2"}) // an agent whose token is dead is refused
+		return
+	}
+	_, _ = h.keep.keeper(h.store.Process).CommitRoot(ctx, job.Token, nil) // so is this one
+}
+
+// TestKeptSessionCrashMatrix fails every call of what writes a thread, in every way; a
+// host that asks again gets what it asked for.
+func TestKeptSessionCrashMatrix(t *testing.T) {
+	points := 0
+	for what, c := range keeps {
+		calls := 0
+		again := func(h *hosting, faults mem.Faults) (n int) {
+			p := h.store.NewProcess(faults)
+			for range 90 {
+				done, err := c.do(h.t.Context(), h.session(p))
+				h.atWork(h.t.Context())
+				if p.Stopped() {
+					n, p = len(p.Calls()), h.store.NewProcess(mem.Faults{})
+				}
+				if err == nil && done {
+					break
+				}
+				time.Sleep(2 * time.Second)
+			}
+			if !c.done(h) {
+				h.t.Errorf("it is not done: %s, head %s", h.run("r").Status, h.keep.head("t"))
+			}
+			h.store.Check(h.t)
+			return max(n, len(p.Calls()))
+		}
+		bubble(t, func(t *testing.T) {
+			h := keepingHosting(t)
+			c.before(h)
+			calls = again(h, mem.Faults{})
+		})
+		for n := 1; n <= calls; n++ {
+			for _, fault := range []mem.Fault{mem.NotLanded, mem.AnswerLost, mem.StopBefore, mem.StopAfter} {
+				points++
+				t.Run(fmt.Sprintf("%s, %d %s", what, n, fault), func(t *testing.T) {
+					bubble(t, func(t *testing.T) {
+						h := keepingHosting(t)
+						h.t = t
+						c.before(h)
+						again(h, mem.At(n, fault))
+					})
+				})
+			}
+		}
+	}
+	t.Logf("kept session crash matrix: %d points", points)
+}

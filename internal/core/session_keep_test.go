@@ -20,6 +20,16 @@ func (c host) tail(from int64, wait int64) (core.TailReport, error) {
 	return c.h.self().Tail(c.h.t.Context(), core.TailRequest{RunKey: key(c.run), Host: hostOf(c.name), From: from, WaitSeconds: wait})
 }
 
+// bubble runs check in a bubble, as [synctest.Test] does, once what bubbles share is made
+// outside of them.
+func bubble(t *testing.T, check func(t *testing.T)) {
+	t.Helper()
+	if err := outsideOfBubbles(); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, check)
+}
+
 // captured has the agent of the thread's capture hand its checkpoint in.
 func (h *hosting) captured(files tree) {
 	h.t.Helper()
@@ -56,7 +66,7 @@ func (h *hosting) finished(run, name string, files tree) core.FinishReport {
 // TestFinishStoresAndEnds: the journal, the conversation, the workspace, the run, in that
 // order; a repeat changes nothing.
 func TestFinishStoresAndEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		h := keepingHosting(t)
 		h.ready(startOf("r", "one"))
 		_, err := host{h, "r", "one"}.finish(nil)
@@ -112,7 +122,7 @@ func TestFinishRefuses(t *testing.T) {
 		"stale-conversation": func(*hosting) {},
 	} {
 		t.Run(code, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				h := keepingHosting(t)
 				h.ready(startOf("r", "one"))
 				before(h)
@@ -133,7 +143,7 @@ func TestFinishRefuses(t *testing.T) {
 
 // TestAWorkspaceThatCannotBeStoredIsOwed: the run finishes, and reclaim tries again.
 func TestAWorkspaceThatCannotBeStoredIsOwed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		h := keepingHosting(t)
 		h.keep.began = core.AgentMissing
 		h.ready(startOf("r", "one"))
@@ -150,7 +160,7 @@ func TestAWorkspaceThatCannotBeStoredIsOwed(t *testing.T) {
 // TestTheNextTurnFindsTheWorkspace: in the warm sandbox, or brought back into a new one
 // where the old one is gone.
 func TestTheNextTurnFindsTheWorkspace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		h := keepingHosting(t)
 		h.finished("one", "a", tree{"f": "1"})
 		h.drainQueue(h.store.Process)
@@ -188,7 +198,7 @@ func TestTheNextTurnFindsTheWorkspace(t *testing.T) {
 
 // TestAFailedRestoreFailsTheStart, with the first error; the half-built sandbox ends.
 func TestAFailedRestoreFailsTheStart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		h := keepingHosting(t)
 		first := h.finished("one", "a", tree{"f": "1"})
 		h.drainQueue(h.store.Process)
@@ -235,7 +245,7 @@ func TestASandboxThatWasNotRestoredOwesNothing(t *testing.T) {
 			if err := outsideOfBubbles(); err != nil {
 				t.Fatal(err)
 			}
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				h := keepingHosting(t)
 				first := h.finished("one", "a", tree{"f": "1"})
 				h.drainQueue(h.store.Process)
@@ -253,7 +263,7 @@ func TestASandboxThatWasNotRestoredOwesNothing(t *testing.T) {
 
 // TestAFailedTurnInAWarmSandboxLeavesIt: it was there before, and no agent began (EN-11).
 func TestAFailedTurnInAWarmSandboxLeavesIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		h := newHosting(t)
 		first := h.ready(startOf("one", "a"))
 		h.warm("one")
@@ -290,7 +300,7 @@ func TestAFailedTurnInAWarmSandboxLeavesIt(t *testing.T) {
 
 // TestAWriterKeepsOthersOut: one thread has one writer, whatever the definition.
 func TestAWriterKeepsOthersOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		h := keepingHosting(t)
 		h.ready(startOf("one", "a"))
 		other := startOf("two", "b")
@@ -324,7 +334,7 @@ func TestAWriterKeepsOthersOut(t *testing.T) {
 // TestAStartLeavesADeadReclaimItsSandbox: a lapsed system lease is not taken while the
 // record is marked.
 func TestAStartLeavesADeadReclaimItsSandbox(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		h := keepingHosting(t)
 		h.finished("one", "a", tree{"f": "1"})
 		h.drainQueue(h.store.Process)
@@ -352,7 +362,7 @@ func TestAStartLeavesADeadReclaimItsSandbox(t *testing.T) {
 // TestTailGivesWholeLines, first from the log, then from the journal; a viewer reads the
 // log alone.
 func TestTailGivesWholeLines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		h := newHosting(t)
 		h.ready(startOf("r", "one"))
 		c := host{h, "r", "one"}
@@ -400,7 +410,7 @@ func TestTailGivesWholeLines(t *testing.T) {
 // TestTailWaits for output, tells a silent journal from a slow one, and leaves a busy
 // container alone.
 func TestTailWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		h := newHosting(t)
 		h.ready(startOf("r", "one"))
 		c := host{h, "r", "one"}
@@ -447,7 +457,7 @@ func TestTailWaits(t *testing.T) {
 // TestAPausedRunIsContinued by another run in the same sandbox: one write ends the one
 // and begins the other.
 func TestAPausedRunIsContinued(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		h := keepingHosting(t)
 		parent := h.ready(startOf("ask", "one"))
 		h.fleet.Write("ask", "may I?\n")
@@ -479,7 +489,7 @@ func TestAPausedRunIsContinued(t *testing.T) {
 
 // TestAdoptTakesOverATask that a host started itself, once, and only one that lives.
 func TestAdoptTakesOverATask(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		h := newHosting(t)
 		arn := h.fleet.RunStray("mine/own")
 		q := core.AdoptRequest{
@@ -513,7 +523,7 @@ func TestAdoptTakesOverATask(t *testing.T) {
 
 // TestListTellsTheRunsOfAThread, newest first, and which of them have not ended.
 func TestListTellsTheRunsOfAThread(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		h := newHosting(t)
 		h.ready(startOf("one", "a"))
 		h.warm("one")
@@ -563,7 +573,7 @@ func TestACancelledSandboxEnds(t *testing.T) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				h := newHosting(t)
 				first := h.ready(startOf("one", "a"))
 				h.fleet.Write("one", "traps\n")
