@@ -595,3 +595,28 @@ func TestACancelledSandboxEnds(t *testing.T) {
 		})
 	}
 }
+
+// TestADebtStaysWithTheSandbox: the next turn takes over a sandbox whose last run still
+// owes its checkpoint; from then on the task's row owes it, though that turn be cancelled
+// before anybody looks at the old one's mark.
+func TestADebtStaysWithTheSandbox(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := keepingHosting(t)
+		h.ready(startOf("one", "a"))
+		h.fleet.Exit("one", 0)
+		h.keep.began = core.AgentMissing
+		_, err := host{h, "one", "a"}.finish(nil)
+		h.must(err)
+		if !h.run("one").Checkpoint.Owes() {
+			t.Fatalf("checkpoint %+v", h.run("one").Checkpoint)
+		}
+		second := h.ready(startOf("two", "b"))
+		row, err := h.store.Row(t.Context(), h.run("two").Instance)
+		h.must(err)
+		one := h.run("one")
+		if second.Ensured != core.EnsuredResumed || row.Owed != "one" || one.Row != core.RowNone || one.Checkpoint.State != core.CheckpointMoved {
+			t.Errorf("second turn %s, row owes %q, first run's row %q, checkpoint %+v", second.Ensured, row.Owed, one.Row, one.Checkpoint)
+		}
+		h.check()
+	})
+}

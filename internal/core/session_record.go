@@ -96,7 +96,10 @@ type Resumed struct {
 	Instance InstanceID // of the run as read: a launch that is given up for this
 	Was      RunStart   // of the run as read
 	Sandbox  Sandbox    // as read; its latest run was read as one that ended cleanly
-	Now      Millis
+	// Debt passes the checkpoint that the latest run still owes to the task's row, in the
+	// same write: the next turn may end before anybody looks at the old one's mark.
+	Debt *MoveDebt
+	Now  Millis
 }
 
 // Name is "resumed".
@@ -203,8 +206,8 @@ func (t Continued) Met(have Run) error {
 type SessionTransactions interface {
 	// Resume carries out t in one transaction: the run by ApplyRun, the record by
 	// ApplySandbox. Any condition that does not hold is a [*RefusedError] and nothing is
-	// written, unless the run shows that this very transaction has landed already.
-	// Conflicts are retried.
+	// written, unless the run shows that this very transaction has landed already. With
+	// a Debt it carries that out too, by its own conditions. Conflicts are retried.
 	Resume(ctx context.Context, t Resumed) error
 	// Continue carries out t in one transaction: the child put, absent or by Met; the
 	// parent by ApplyParent; the record by ApplySandbox, if there is one. Refusals as

@@ -246,7 +246,7 @@ func (s *Session) take(ctx context.Context, st *starting, box Sandbox, latest Ru
 	case st.definition.tooOld(box, nowMillis()):
 		return "reclaim", s.retire(ctx, box)
 	}
-	return s.resume(ctx, st, box)
+	return s.resume(ctx, st, box, latest)
 }
 
 // clean reports whether the sandbox of an ended run may serve another: its agent ended by
@@ -264,18 +264,23 @@ func (s *Session) retire(ctx context.Context, box Sandbox) error {
 
 // resume passes the sandbox to the run, in one write. A launch that the run had asked
 // for before is condemned first.
-func (s *Session) resume(ctx context.Context, st *starting, box Sandbox) (waiting string, err error) {
+func (s *Session) resume(ctx context.Context, st *starting, box Sandbox, latest Run) (waiting string, err error) {
 	if err := s.condemnFormer(ctx, st.run); err != nil {
 		return "", err
 	}
 	t := Resumed{Run: st.run.RunKey, Epoch: st.run.Epoch, Instance: st.run.Instance, Was: st.run.Start, Sandbox: box, Now: nowMillis()}
+	if latest.Checkpoint.Owes() {
+		t.Debt = &MoveDebt{
+			Run: latest.RunKey, Instance: box.Instance, Outcome: ReclaimInUse, Now: t.Now, ExpiresAt: t.Now.Add(s.limits().Retention),
+		}
+	}
 	err = s.Binds.Resume(ctx, t)
 	switch refusalOf(err) {
 	case "":
 		if err != nil && !isNotFound(err) {
 			return "", err
 		}
-	case "instance", "latest-run", "reclaiming", "task":
+	case "instance", "latest-run", "reclaiming", "task", "row", "not-owed", "state":
 		return "sandbox", nil // another was faster
 	default:
 		return "", err

@@ -79,7 +79,12 @@ func (s *Transactions) resumeItems(t core.Resumed) ([]types.TransactWriteItem, e
 	pass := newChange(sandboxPK(t.Sandbox.Key))
 	passSandbox(pass, t.Sandbox, t.Run.Run, t.Now)
 	box, err := pass.part(s.sandboxes, key(sandboxPK(t.Sandbox.Key), skSandbox))
-	return []types.TransactWriteItem{resumeRun: run, resumeBox: box}, err
+	items := []types.TransactWriteItem{resumeRun: run, resumeBox: box}
+	if err != nil || t.Debt == nil {
+		return items, err
+	}
+	debt, err := s.debtItems(*t.Debt)
+	return append(items, debt...), err
 }
 
 // passSandbox moves a sandbox to the next run of its thread.
@@ -104,11 +109,37 @@ func judgeResume(images map[int]item, t core.Resumed) error {
 		}
 		return err
 	}
-	box, err := decodeSandbox(images[resumeBox])
+	if image, ok := images[resumeBox]; ok || t.Debt == nil {
+		box, err := decodeSandbox(image)
+		if err != nil {
+			return err
+		}
+		if _, err = t.ApplySandbox(box); err == nil {
+			return unless(false)
+		}
+		return err
+	}
+	return judgeOwing(images, *t.Debt)
+}
+
+// judgeOwing tells which part of a debt's move does not hold, where it is a part of a
+// resume, whose own parts come first.
+func judgeOwing(images map[int]item, t core.MoveDebt) error {
+	if image, ok := images[resumeBox+1+debtRun]; ok {
+		r, err := decodeRun(image)
+		if err != nil {
+			return err
+		}
+		if _, err = t.ApplyRun(r); err == nil {
+			return unless(false)
+		}
+		return err
+	}
+	row, err := decodeLedger(images[resumeBox+1+debtRow])
 	if err != nil {
 		return err
 	}
-	if _, err = t.ApplySandbox(box); err == nil {
+	if _, err = t.ApplyRow(row); err == nil {
 		return unless(false)
 	}
 	return err

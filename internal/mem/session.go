@@ -29,12 +29,42 @@ func (p *Process) Resume(ctx context.Context, t core.Resumed) error {
 		if err != nil {
 			return err
 		}
+		if t.Debt != nil {
+			if err := s.moveDebt(*t.Debt); err != nil {
+				return err
+			}
+		}
 		s.accuseRun(t.Name(), before, after)
 		s.setRun(after)
 		s.setBox(passed)
 		p.wrote("resumed " + t.Run.String())
 		return nil
 	})
+}
+
+// moveDebt carries out t as a part of another transaction.
+func (s *Store) moveDebt(t core.MoveDebt) error {
+	before, err := s.run(t.Run)
+	if err != nil {
+		return err
+	}
+	after, err := t.ApplyRun(clone(before))
+	if err != nil {
+		return err
+	}
+	row, err := s.row(t.Instance)
+	if err != nil {
+		return err
+	}
+	moved, err := t.ApplyRow(row)
+	if err != nil {
+		return err
+	}
+	s.accuseRow(t.Name(), row, moved)
+	s.accuseRun(t.Name(), before, after)
+	s.setRun(after)
+	s.setRow(moved)
+	return nil
 }
 
 // Continue carries out t, all or nothing.

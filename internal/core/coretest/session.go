@@ -73,6 +73,7 @@ func SessionTransactions(t *testing.T, open Open) {
 		}
 	})
 	t.Run("Resume that is refused writes nothing", func(t *testing.T) { resumeRefused(t, open(t)) })
+	t.Run("Resume passes a debt on in the same write", func(t *testing.T) { resumeDebt(t, open(t)) })
 	t.Run("Resume of what does not exist is not found", func(t *testing.T) {
 		s := open(t)
 		r, box := resuming()
@@ -255,5 +256,40 @@ func continueRefused(t *testing.T, s Stores) {
 		must(t, s.Seed.Run(t.Context(), there))
 		refusedAs(t, sessions(t, s).Continue(t.Context(), c), why)
 		equalPair(t, s, parent, box)
+	}
+}
+
+// resumeDebt: the former run owes a checkpoint, and the task's row owes it afterwards;
+// where that is refused nothing is written.
+func resumeDebt(t *testing.T, s Stores) {
+	for why, change := range map[string]func(v *trio){
+		"":         func(*trio) {},
+		"not-owed": func(v *trio) { v.run.Checkpoint.State = core.CheckpointDone },
+		"state":    func(v *trio) { v.row.State, v.row.DueAt = core.LedgerStopping, 9000 },
+	} {
+		before := indebtedTo("i1")
+		before.box.Reclaiming = ""
+		change(&before)
+		seedTrio(t, s, before)
+		r, _ := resuming()
+		r.RunKey.Run = core.RunID("next-" + why)
+		must(t, s.Seed.Run(t.Context(), r))
+		resume, move := resumed(r, *before.box), moveOf(before)
+		resume.Debt = &move
+		if why != "" {
+			refusedAs(t, sessions(t, s).Resume(t.Context(), resume), why)
+			equalTrio(t, readTrio(t, s, before, before.box.Key), before)
+			equalPair(t, s, r, *before.box)
+			continue
+		}
+		for range 2 { // the second is told from a loss
+			must(t, sessions(t, s).Resume(t.Context(), resume))
+		}
+		want, err := indebtedTrio(before, move)
+		must(t, err)
+		passed, err := resume.ApplySandbox(*before.box)
+		must(t, err)
+		want.box = &passed
+		equalTrio(t, readTrio(t, s, before, before.box.Key), want)
 	}
 }
