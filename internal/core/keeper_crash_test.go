@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -292,9 +293,9 @@ type interrupted struct {
 }
 
 func (s *interrupted) carryOut(e errand) error {
-	calls := 0
+	var calls atomic.Int64 // the keeper asks about several packs at once
 	s.p = s.w.store.NewProcess(mem.Faults{Before: func(ctx context.Context, _ string) {
-		if calls++; calls != s.at {
+		if calls.Add(1) != int64(s.at) {
 			return
 		}
 		time.Sleep(s.pause)

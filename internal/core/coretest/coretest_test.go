@@ -51,11 +51,12 @@ func TestEveryTransitionOfCoreIsInATable(t *testing.T) {
 		"Sandbox":   slices.Sorted(maps.Keys(sandboxTransitions)),
 		"Control":   slices.Sorted(maps.Keys(controlTransitions)),
 		"LedgerRow": slices.Sorted(maps.Keys(ledgerTransitions)),
+		"Thread":    slices.Sorted(maps.Keys(threadTransitions)),
 	}
 	equal(t, "types with Apply in core", got, want)
 }
 
 func TestEveryTransactionOfCoreIsChecked(t *testing.T) {
 	got := declared(t, "ApplyRow")
-	equal(t, "types with ApplyRow in core", got, map[string][]string{"LedgerRow": {"Condemn", "Launched"}})
+	equal(t, "types with ApplyRow in core", got, map[string][]string{"LedgerRow": {"Condemn", "Launched", "MoveDebt"}})
 }
