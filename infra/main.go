@@ -6,7 +6,8 @@
 // Context: install (name of the installation, default "sandkeeper"), dist
 // (directory with <function>/bootstrap), sandboxImage (image of the sample task
 // definition), mode (observe or enforce, which holds until an operator sets one;
-// default observe, enforce in the local variant), eventBus (name of the bus that hears
+// default observe, enforce in the local variant), onCheckpointFailure (hold or release:
+// what becomes of a sandbox whose workspace cannot be stored; default hold), eventBus (name of the bus that hears
 // what becomes of runs), local=true (the variant for an engine on loopback).
 package main
 
@@ -32,6 +33,7 @@ func propsFrom(app awscdk.App) Props {
 		Install:      contextText(app, "install", names.Stack),
 		SandboxImage: contextText(app, "sandboxImage", "debian:stable-slim"),
 		EventBus:     contextText(app, "eventBus", "default"),
+		OnFailure:    contextText(app, "onCheckpointFailure", names.FailureHold),
 		Tenants:      contextText(app, "tenants", `{"":["-"]}`),
 	}
 	// The CLI passes context as text, CDK_CONTEXT_JSON as JSON.

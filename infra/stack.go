@@ -28,6 +28,7 @@ type Props struct {
 	Dist         string // directory with <function>/bootstrap
 	SandboxImage string // image of the sample task definition
 	Mode         string // one of names.Values: holds until an operator sets a mode
+	OnFailure    string // one of names.Values: what becomes of a sandbox whose workspace cannot be stored
 	EventBus     string // name of the bus for outbound events; the stack does not make it
 	Tenants      string // JSON: for which tenants a caller may act, by the alias of session that it invokes
 	// Local makes the variant for an engine on loopback: pinned to an account that
@@ -320,6 +321,7 @@ func (k *keeper) reclaim(checkpoint awslambda.Function) awslambda.Function {
 			names.CheckpointFunction: checkpoint.FunctionName(),
 			names.EventBus:           &k.props.EventBus,
 			names.Mode:               &k.props.Mode,
+			names.OnFailure:          &k.props.OnFailure,
 		},
 		local:  k.endpoints,
 		grants: k.reclaimGrants(checkpoint),

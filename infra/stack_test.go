@@ -502,7 +502,10 @@ func event(t *testing.T, file string, into any) {
 func TestFunctionRefusesAnotherEnvironment(t *testing.T) {
 	whole := map[names.Key]*string{}
 	for _, key := range names.Env[names.Reclaim] {
-		whole[key] = new(names.ModeObserve)
+		whole[key] = new("some")
+		if allowed := names.Values[key]; allowed != nil {
+			whole[key] = &allowed[0]
+		}
 	}
 	tests := []struct {
 		name   string
@@ -512,6 +515,7 @@ func TestFunctionRefusesAnotherEnvironment(t *testing.T) {
 		{"a missing key", func(env map[names.Key]*string) { delete(env, names.SandboxesTable) }, "function reclaim: no value for SANDBOXES_TABLE"},
 		{"a key too many", func(env map[names.Key]*string) { env[names.Install] = new("x") }, "function reclaim: INSTALL is not in its list"},
 		{"a mode that is none", func(env map[names.Key]*string) { env[names.Mode] = new("dry") }, `function reclaim: MODE: want observe or enforce, got "dry"`},
+		{"a policy that is none", func(env map[names.Key]*string) { env[names.OnFailure] = new("retry") }, `function reclaim: ON_CHECKPOINT_FAILURE: want hold or release, got "retry"`},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -545,6 +549,37 @@ func TestAFirstDeployObserves(t *testing.T) {
 func TestContextChoosesTheMode(t *testing.T) {
 	app := awscdk.NewApp(&awscdk.AppProps{Outdir: new(t.TempDir()), Context: &map[string]any{"mode": names.ModeEnforce}})
 	same(t, "mode", propsFrom(app).Mode, names.ModeEnforce)
+}
+
+// TestContextChoosesWhatAFailedCheckpointDoes: without it, what a sandbox holds is kept
+// for another try, in either variant.
+func TestContextChoosesWhatAFailedCheckpointDoes(t *testing.T) {
+	dir := t.TempDir()
+	for _, f := range names.Functions {
+		writeBinary(dir, f)
+	}
+	released := synthesize(t.TempDir(), dir, map[string]any{"onCheckpointFailure": names.FailureRelease})
+	for _, test := range []struct {
+		name, want string
+		of         template
+	}{
+		{"the stack without context holds", names.FailureHold, production},
+		{"the local variant holds", names.FailureHold, local},
+		{"the stack that is told to releases", names.FailureRelease, released},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			env := at(test.of.one(t, "AWS::Lambda::Function", string(names.Reclaim)).Properties, "Environment", "Variables")
+			same(t, "policy", at(env, string(names.OnFailure)), test.want)
+		})
+	}
+	t.Run("another word is refused", func(t *testing.T) {
+		defer func() {
+			if said := fmt.Sprint(recover()); !strings.Contains(said, `ON_CHECKPOINT_FAILURE: want hold or release, got "Release"`) {
+				t.Errorf("said %q", said)
+			}
+		}()
+		synthesize(t.TempDir(), dir, map[string]any{"onCheckpointFailure": "Release"})
+	})
 }
 
 // ships is the table of DESIGN section 2 as actions on resources: what each role

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/aws/aws-lambda-go/events"
+	"github.com/sandkeeper/sandkeeper/internal/boot"
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
 // script answers each instance as told, and notes who came.
@@ -102,5 +104,28 @@ func TestTheSampleBatchIsUnderstood(t *testing.T) {
 	out, err := handler{s, slog.New(slog.DiscardHandler)}.handle(ctx, batch)
 	if err != nil || len(out.BatchItemFailures) != 0 || len(s.jobs) != len(batch.Records) || len(s.jobs) == 0 {
 		t.Errorf("answered %v, %v after %+v", failed(out), err, s.jobs)
+	}
+}
+
+// Whatever the stack may say of a failed checkpoint, the use case is told the same.
+func TestTheStackChoosesWhatAFailedCheckpointDoes(t *testing.T) {
+	t.Setenv("AWS_REGION", "us-east-1")
+	for _, key := range names.Env[names.Reclaim] {
+		value := "some"
+		if allowed := names.Values[key]; allowed != nil {
+			value = allowed[0]
+		}
+		t.Setenv(string(key), value)
+	}
+	wants := map[string]core.OnFailure{"hold": core.HoldOnFailure, "release": core.ReleaseOnFailure}
+	for _, value := range names.Values[names.OnFailure] {
+		want, known := wants[value]
+		t.Setenv(string(names.OnFailure), value)
+		if got := wire(boot.New(names.Reclaim)).OnFailure; !known || got != want {
+			t.Errorf("%s: got %q, want %q", value, got, want)
+		}
+	}
+	if len(wants) != len(names.Values[names.OnFailure]) {
+		t.Errorf("values %q, want those of %v", names.Values[names.OnFailure], wants)
 	}
 }

@@ -19,11 +19,22 @@ import (
 
 func main() {
 	b := boot.New(names.Reclaim)
+	lambda.StartHandlerFunc(handler{wire(b), b.Log}.handle)
+}
+
+// onFailure is what the values of [names.OnFailure] mean.
+var onFailure = map[string]core.OnFailure{
+	names.FailureHold:    core.HoldOnFailure,
+	names.FailureRelease: core.ReleaseOnFailure,
+}
+
+// wire ties the use case to its adapters.
+func wire(b *boot.Boot) *core.Reclaimer {
 	db := dynamodb.NewFromConfig(b.AWS)
 	boxes := ddb.NewSandboxes(db, b.Get(names.SandboxesTable))
 	tasks := &ecstask.Tasks{ECS: ecs.NewFromConfig(b.AWS)}
 	limits := core.DefaultLimits
-	reclaimer := &core.Reclaimer{
+	return &core.Reclaimer{
 		Runs: ddb.NewRuns(db, b.Get(names.RunsTable)), Sandboxes: boxes, Ledger: boxes, Controls: core.ModeDefault{Controls: boxes, Mode: core.Mode(b.Get(names.Mode))},
 		Transactions: ddb.NewTransactions(db, b.Get(names.RunsTable), b.Get(names.SandboxesTable)), Breaker: boxes, Tasks: tasks, Stopper: tasks,
 		Threads: ddb.NewThreads(db, b.Get(names.CheckpointsTable)),
@@ -31,7 +42,7 @@ func main() {
 			Lambda: awslambda.NewFromConfig(b.AWS), Function: b.Get(names.CheckpointFunction), Timeout: limits.CaptureCall,
 		},
 		Announcer: ebout.New(eventbridge.NewFromConfig(b.AWS), b.Get(names.EventBus)),
+		OnFailure: onFailure[b.Get(names.OnFailure)],
 		Provider:  ecstask.Provider, Limits: limits,
 	}
-	lambda.StartHandlerFunc(handler{reclaimer, b.Log}.handle)
 }

@@ -48,7 +48,7 @@ func TestReadEnvNamesAllThatIsMissing(t *testing.T) {
 	_, err := boot.ReadEnv(names.Reclaim, func(key string) (string, bool) {
 		return "", key == string(names.RunsTable) // set, but empty
 	})
-	if err == nil || err.Error() != "boot reclaim: missing environment: RUNS_TABLE, SANDBOXES_TABLE, CHECKPOINTS_TABLE, CHECKPOINT_FUNCTION, EVENT_BUS, MODE" {
+	if err == nil || err.Error() != "boot reclaim: missing environment: RUNS_TABLE, SANDBOXES_TABLE, CHECKPOINTS_TABLE, CHECKPOINT_FUNCTION, EVENT_BUS, MODE, ON_CHECKPOINT_FAILURE" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -61,8 +61,11 @@ func TestReadEnvRefusesAValueThatIsNone(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := boot.ReadEnv(names.Reclaim, func(key string) (string, bool) {
-				if key == string(names.Mode) {
+				switch names.Key(key) {
+				case names.Mode:
 					return tt.mode, true
+				case names.OnFailure:
+					return names.FailureHold, true
 				}
 				return tt.tables, true
 			})

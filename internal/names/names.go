@@ -28,19 +28,20 @@ type Key string
 
 // The environment of the functions.
 const (
-	RunsTable          Key = "RUNS_TABLE"          // name of the runs table
-	SandboxesTable     Key = "SANDBOXES_TABLE"     // name of the sandboxes table
-	CheckpointsTable   Key = "CHECKPOINTS_TABLE"   // name of the checkpoints table
-	LogBucket          Key = "LOG_BUCKET"          // name of the bucket for logs and the objects of threads
-	Cluster            Key = "CLUSTER_ARN"         // ARN of the ECS cluster of the sandboxes
-	ReclaimQueue       Key = "RECLAIM_QUEUE_URL"   // URL of the reclaim queue
-	ShardQueue         Key = "SHARD_QUEUE_URL"     // URL of the queue of shards to sweep
-	EventBus           Key = "EVENT_BUS"           // name of the bus for outbound events
-	ProbeFunction      Key = "PROBE_FUNCTION"      // name of the probe function
-	CheckpointFunction Key = "CHECKPOINT_FUNCTION" // name of the checkpoint function; its own asks for its URL by it
-	Install            Key = "INSTALL"             // name of this installation; startedBy at ECS is <install>/<instanceId>
-	Mode               Key = "MODE"                // the mode that holds until an operator sets one
-	Tenants            Key = "TENANTS"             // JSON: for which tenants a caller may act, by the alias that it invokes
+	RunsTable          Key = "RUNS_TABLE"            // name of the runs table
+	SandboxesTable     Key = "SANDBOXES_TABLE"       // name of the sandboxes table
+	CheckpointsTable   Key = "CHECKPOINTS_TABLE"     // name of the checkpoints table
+	LogBucket          Key = "LOG_BUCKET"            // name of the bucket for logs and the objects of threads
+	Cluster            Key = "CLUSTER_ARN"           // ARN of the ECS cluster of the sandboxes
+	ReclaimQueue       Key = "RECLAIM_QUEUE_URL"     // URL of the reclaim queue
+	ShardQueue         Key = "SHARD_QUEUE_URL"       // URL of the queue of shards to sweep
+	EventBus           Key = "EVENT_BUS"             // name of the bus for outbound events
+	ProbeFunction      Key = "PROBE_FUNCTION"        // name of the probe function
+	CheckpointFunction Key = "CHECKPOINT_FUNCTION"   // name of the checkpoint function; its own asks for its URL by it
+	Install            Key = "INSTALL"               // name of this installation; startedBy at ECS is <install>/<instanceId>
+	Mode               Key = "MODE"                  // the mode that holds until an operator sets one
+	OnFailure          Key = "ON_CHECKPOINT_FAILURE" // what becomes of a sandbox whose workspace cannot be stored
+	Tenants            Key = "TENANTS"               // JSON: for which tenants a caller may act, by the alias that it invokes
 )
 
 // The values of [Mode]: the core's modes.
@@ -49,9 +50,16 @@ const (
 	ModeEnforce = "enforce"
 )
 
+// The values of [OnFailure]: the sandbox is held for a bounded time and its checkpoint
+// tried again, or it is let go at once.
+const (
+	FailureHold    = "hold"
+	FailureRelease = "release"
+)
+
 // Values lists, for each variable that takes one of a few, all that it may be.
 // The stack refuses to synthesize with another, the function refuses to start.
-var Values = map[Key][]string{Mode: {ModeObserve, ModeEnforce}}
+var Values = map[Key][]string{Mode: {ModeObserve, ModeEnforce}, OnFailure: {FailureHold, FailureRelease}}
 
 // Env lists for each function exactly the variables it reads. The stack refuses
 // to synthesize with more or fewer, the function refuses to start with fewer.
@@ -59,7 +67,7 @@ var Env = map[Function][]Key{
 	Reap:       {RunsTable, SandboxesTable, LogBucket, Cluster, ReclaimQueue, ShardQueue, EventBus, ProbeFunction, Install, Mode},
 	Probe:      {SandboxesTable},
 	Checkpoint: {CheckpointsTable, SandboxesTable, LogBucket, ReclaimQueue, CheckpointFunction},
-	Reclaim:    {RunsTable, SandboxesTable, CheckpointsTable, CheckpointFunction, EventBus, Mode},
+	Reclaim:    {RunsTable, SandboxesTable, CheckpointsTable, CheckpointFunction, EventBus, Mode, OnFailure},
 	Session: {
 		RunsTable, SandboxesTable, CheckpointsTable, LogBucket, Cluster, ReclaimQueue, CheckpointFunction, EventBus, Install, Tenants,
 	},
