@@ -6,11 +6,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"unicode/utf8"
 )
 
 // MaxArtifact is the longest artifact, bytes.
 const MaxArtifact = 64 << 20
+
+// MaxArtifactText is how many bytes all artifacts of a thread may take beside their
+// content. A checkpoint's item holds them all, and an item of DynamoDB 400 KiB: the rest
+// is for the runs of its conversation and those that are pending, whose ids are as long.
+const MaxArtifactText = 256_000
 
 // ArtifactSource is an artifact in a host's own store.
 type ArtifactSource struct {
@@ -99,8 +106,13 @@ func (k *Keeper) PutArtifact(ctx context.Context, key ThreadKey, a Artifact, dat
 	if err != nil {
 		return Artifact{}, err
 	}
+	have = slices.DeleteFunc(have, func(b Artifact) bool { return b.Run == a.Run && b.ID == a.ID })
 	if len(have) >= MaxArtifacts {
 		return Artifact{}, refuse("put artifact", "thread "+key.String(), "too-many-artifacts")
+	}
+	a.Object = ObjectRef{Key: objectKey(key, artifactObjects, math.MaxInt64, sumOf(data)), SHA256: sumOf(data)}
+	if n := weightOf(append(have, a)); n > MaxArtifactText {
+		return Artifact{}, invalid("too-large", "artifacts of a thread: want run, id, name, type and key of at most %d bytes together, got %d", MaxArtifactText, n)
 	}
 	// Again where a collection began meanwhile: it may take what was stored before.
 	for {
@@ -116,6 +128,16 @@ func (k *Keeper) PutArtifact(ctx context.Context, key ThreadKey, a Artifact, dat
 			return a, err
 		}
 	}
+}
+
+// weightOf is how many bytes a list of artifacts takes in an item, or a little more.
+func weightOf(list []Artifact) int {
+	const fields = 128 // the names of an artifact's attributes, its numbers, and their framing
+	n := 0
+	for _, a := range list {
+		n += fields + len(a.Run) + len(a.ID) + len(a.Name) + len(a.MIME) + len(a.Object.Key) + len(a.Object.Version) + len(a.Object.SHA256)
+	}
+	return n
 }
 
 // check refuses an artifact that no reader could make use of (CP-7).

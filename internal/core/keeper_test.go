@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -743,6 +745,38 @@ func TestConversationMovesByVersion(t *testing.T) {
 			t.Errorf("conversation %+v of %d bytes", c, len(data))
 		}
 		w.check("t")
+	})
+}
+
+func TestACheckpointHasRoomForAllArtifacts(t *testing.T) {
+	kept(t, func(w *keeping) {
+		k, p := w.keeper(w.store.Process), w.store.Process
+		longest := func(i int) core.Artifact {
+			text := fmt.Sprintf("%0*d", core.MaxIDs, i)
+			return core.Artifact{Run: core.RunID(text[core.MaxIDs/2:]), ID: text[core.MaxIDs/2:], Name: text, MIME: text}
+		}
+		var err error
+		n := 0
+		for ; err == nil && n < core.MaxArtifacts; n++ {
+			_, err = k.PutArtifact(w.ctx(), thread("t"), longest(n), []byte("art"))
+		}
+		w.coded(err, "too-large")
+		have, err := p.Artifacts(w.ctx(), thread("t"))
+		w.must(err)
+		if len(have) != n-1 || n < 50 {
+			t.Errorf("%d artifacts, want the %d that were taken", len(have), n-1)
+		}
+		_, err = k.PutArtifact(w.ctx(), thread("t"), longest(0), []byte("in its place"))
+		w.must(err)
+		w.must(w.save(w.ctx(), p, "t", "c1", first))
+		c, err := p.FindCheckpoint(w.ctx(), "acme", "c1")
+		w.must(err)
+		text, err := json.Marshal(c)
+		w.must(err)
+		// 64 runs each, folded and pending, are what else may be long.
+		if room := 400<<10 - 2*core.MaxFolded*core.MaxIDs; len(text) > room || len(c.Artifacts) != n-1 {
+			t.Errorf("a checkpoint of %d artifacts has %d bytes, want %d at most", len(c.Artifacts), len(text), room)
+		}
 	})
 }
 
