@@ -36,6 +36,9 @@ type functionSpec struct {
 	grants   []grant
 	// dropLate makes an asynchronous invocation worth one try within a minute.
 	dropLate bool
+	// reserved is how many invocations there are at a time, at most; the account keeps as
+	// many for the function alone. nil: as many as the account has left.
+	reserved *float64
 }
 
 // function makes a function with its own log group and its own role. It panics,
@@ -72,6 +75,8 @@ func function(scope constructs.Construct, p Props, spec functionSpec) awslambda.
 		Environment:   environment(spec.env, spec.local),
 		LogGroup:      logs,
 		LoggingFormat: awslambda.LoggingFormat_JSON,
+		// Of the account's concurrency; nil reserves none.
+		ReservedConcurrentExecutions: spec.reserved,
 		// A role that constructs cannot widen: what it may do is spec.grants.
 		Role: role(scope, id+"-role", "lambda.amazonaws.com", grants).WithoutPolicyUpdates(nil),
 	}

@@ -7,12 +7,17 @@
 // (directory with <function>/bootstrap), sandboxImage (image of the sample task
 // definition), mode (observe or enforce, which holds until an operator sets one;
 // default observe, enforce in the local variant), onCheckpointFailure (hold or release:
-// what becomes of a sandbox whose workspace cannot be stored; default hold), eventBus (name of the bus that hears
-// what becomes of runs), local=true (the variant for an engine on loopback).
+// what becomes of a sandbox whose workspace cannot be stored; default hold),
+// checkpointConcurrency (how many invocations of the checkpoint function there are at a
+// time; default no cap of its own), eventBus (name of the bus that hears what becomes of
+// runs), local=true (the variant for an engine on loopback).
 package main
 
 import (
+	"cmp"
+	"fmt"
 	"path/filepath"
+	"strconv"
 
 	"github.com/aws/aws-cdk-go/awscdk/v2"
 	"github.com/aws/jsii-runtime-go"
@@ -33,7 +38,7 @@ func propsFrom(app awscdk.App) Props {
 		Install:      contextText(app, "install", names.Stack),
 		SandboxImage: contextText(app, "sandboxImage", "debian:stable-slim"),
 		EventBus:     contextText(app, "eventBus", "default"),
-		OnFailure:    contextText(app, "onCheckpointFailure", names.FailureHold),
+		OnFailure:    cmp.Or(contextGiven(app, "onCheckpointFailure"), names.FailureHold),
 		Tenants:      contextText(app, "tenants", `{"":["-"]}`),
 	}
 	// The CLI passes context as text, CDK_CONTEXT_JSON as JSON.
@@ -49,12 +54,26 @@ func propsFrom(app awscdk.App) Props {
 		mode = names.ModeEnforce
 	}
 	p.Mode = contextText(app, "mode", mode)
+	p.CheckpointConcurrency = contextGiven(app, "checkpointConcurrency")
 	dist := filepath.Join("..", "dist")
 	if p.Local {
 		dist = filepath.Join(dist, "local")
 	}
 	p.Dist = contextText(app, "dist", dist)
 	return p
+}
+
+// contextGiven renders whatever the context has, so that what is neither text nor number
+// is refused rather than overlooked; empty if there is nothing.
+func contextGiven(app awscdk.App, key string) string {
+	switch v := app.Node().TryGetContext(&key).(type) {
+	case nil:
+		return ""
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	default:
+		return fmt.Sprint(v)
+	}
 }
 
 func contextText(app awscdk.App, key, otherwise string) string {

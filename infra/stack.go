@@ -1,8 +1,10 @@
 package main
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/aws/aws-cdk-go/awscdk/v2"
@@ -31,6 +33,9 @@ type Props struct {
 	OnFailure    string // one of names.Values: what becomes of a sandbox whose workspace cannot be stored
 	EventBus     string // name of the bus for outbound events; the stack does not make it
 	Tenants      string // JSON: for which tenants a caller may act, by the alias of session that it invokes
+	// CheckpointConcurrency is a whole number, at least 1: invocations of the checkpoint
+	// function at a time. Empty: none is reserved.
+	CheckpointConcurrency string
 	// Local makes the variant for an engine on loopback: pinned to an account that
 	// no one owns, endpoints as parameters, task events from local Fargate.
 	Local bool
@@ -301,11 +306,29 @@ func (k *keeper) checkpoint() (awslambda.Function, *string) {
 			names.ReclaimQueue:       k.jobs.QueueUrl(),
 			names.CheckpointFunction: new(deployedName(k.props, names.Checkpoint)),
 		},
-		local:  k.endpoints,
-		grants: k.checkpointGrants(),
+		local:    k.endpoints,
+		grants:   k.checkpointGrants(),
+		reserved: k.checkpointConcurrency(),
 	})
 	url := f.AddFunctionUrl(&awslambda.FunctionUrlOptions{AuthType: awslambda.FunctionUrlAuthType_NONE})
 	return f, url.Url()
+}
+
+// checkpointConcurrency caps the function that everybody may call, so that a flood
+// leaves the account's concurrency to the others. There is no default: an account whose
+// limit is 10, as new ones have, has none to reserve, and its deploy would fail. It
+// panics, and so fails the synthesis, for what is no number of invocations; 0 would be
+// one, and refuse them all.
+func (k *keeper) checkpointConcurrency() *float64 {
+	given := k.props.CheckpointConcurrency
+	if given == "" {
+		return nil
+	}
+	n, err := strconv.ParseUint(given, 10, 31)
+	if err != nil || n == 0 {
+		panic(fmt.Errorf("context checkpointConcurrency: want a whole number of at least 1, got %q", given))
+	}
+	return new(float64(n))
 }
 
 func (k *keeper) reclaim(checkpoint awslambda.Function) awslambda.Function {

@@ -393,6 +393,57 @@ func TestEverybodyReachesOnlyTheURL(t *testing.T) {
 	same(t, "what everybody may", open, []string{"lambda:InvokeFunction", "lambda:InvokeFunctionUrl"})
 }
 
+// TestContextCapsWhatEverybodyReaches: and no other function, whether the number comes as
+// the CLI passes it or as JSON.
+func TestContextCapsWhatEverybodyReaches(t *testing.T) {
+	dir := t.TempDir()
+	for _, f := range names.Functions {
+		writeBinary(dir, f)
+	}
+	capped := func(n any) template {
+		return synthesize(t.TempDir(), dir, map[string]any{"checkpointConcurrency": n})
+	}
+	for _, test := range []struct {
+		name string
+		of   template
+		want any
+	}{
+		{"the stack without context reserves none", production, nil},
+		{"the local variant reserves none", local, nil},
+		{"the CLI's text", capped("1"), 1},
+		{"a number", capped(20), 20},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for _, f := range names.Functions {
+				want := test.want
+				if f != names.Checkpoint {
+					want = nil
+				}
+				reserved := test.of.one(t, "AWS::Lambda::Function", string(f)).Properties["ReservedConcurrentExecutions"]
+				same(t, string(f)+" reserved concurrency", reserved, want)
+			}
+		})
+	}
+}
+
+func TestWhatIsNoConcurrencyIsRefused(t *testing.T) {
+	for given, shown := range map[any]string{
+		"0": "0", "-1": "-1", "+5": "+5", "2.5": "2.5", "many": "many", " 5": " 5", "99999999999": "99999999999",
+		0: "0", 2.5: "2.5", 1e12: "1000000000000", true: "true",
+	} {
+		func() {
+			defer func() {
+				want := "context checkpointConcurrency: want a whole number of at least 1, got " + strconv.Quote(shown)
+				if said := fmt.Sprint(recover()); !strings.Contains(said, want) {
+					t.Errorf("%v: said %q, want %q", given, said, want)
+				}
+			}()
+			app := awscdk.NewApp(&awscdk.AppProps{Outdir: new(t.TempDir()), Context: &map[string]any{"checkpointConcurrency": given}})
+			(&keeper{props: propsFrom(app)}).checkpointConcurrency()
+		}()
+	}
+}
+
 // TestATickIsTriedOnce: a tick is worthless a minute later, at each of its hops.
 func TestATickIsTriedOnce(t *testing.T) {
 	once := properties{"MaximumEventAgeInSeconds": 60, "MaximumRetryAttempts": 0}
@@ -572,14 +623,17 @@ func TestContextChoosesWhatAFailedCheckpointDoes(t *testing.T) {
 			same(t, "policy", at(env, string(names.OnFailure)), test.want)
 		})
 	}
-	t.Run("another word is refused", func(t *testing.T) {
-		defer func() {
-			if said := fmt.Sprint(recover()); !strings.Contains(said, `ON_CHECKPOINT_FAILURE: want hold or release, got "Release"`) {
-				t.Errorf("said %q", said)
-			}
-		}()
-		synthesize(t.TempDir(), dir, map[string]any{"onCheckpointFailure": "Release"})
-	})
+	for _, given := range []any{"Release", true} {
+		t.Run(fmt.Sprintf("%v is refused", given), func(t *testing.T) {
+			defer func() {
+				want := fmt.Sprintf("ON_CHECKPOINT_FAILURE: want hold or release, got %q", fmt.Sprint(given))
+				if said := fmt.Sprint(recover()); !strings.Contains(said, want) {
+					t.Errorf("said %q, want %q", said, want)
+				}
+			}()
+			synthesize(t.TempDir(), dir, map[string]any{"onCheckpointFailure": given})
+		})
+	}
 }
 
 // ships is the table of DESIGN section 2 as actions on resources: what each role
