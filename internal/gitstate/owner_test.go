@@ -32,7 +32,7 @@ func given(t *testing.T, dir string, uid int) {
 
 func TestRootWorksOnAUsersRepositoryAsThatUser(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("change user: needs root")
+		t.Skip("change user: this user may not, for only root may") // no component is missing: CI too may run as a user
 	}
 	const uid = 12345
 	r := newRepo(t, filepath.Join(t.TempDir(), "w"))
