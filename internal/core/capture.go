@@ -20,7 +20,8 @@ const MaxPacksAsked = 256
 const statWidth = 16
 
 // Grant gives an agent leave to store packs under its own fence, and renews the lease.
-// What is stored already, by a capture that was cut too, needs no leave.
+// What is stored already, by a capture that was cut too, needs no leave. All that a step
+// has leave for is at most [MaxGranted] bytes.
 func (k *Keeper) Grant(ctx context.Context, token string, packs []PackRef) ([]PackGrant, Millis, error) {
 	w, err := k.capturing(ctx, token, packs)
 	if err != nil {
@@ -31,20 +32,36 @@ func (k *Keeper) Grant(ctx context.Context, token string, packs []PackRef) ([]Pa
 			return nil, 0, invalid("invalid-pack", "packs[%d]: size: want 1 to %d bytes, got %d", i, MaxPack, p.Size)
 		}
 	}
-	// The lease first: every grant lies under one that was live when it was given.
-	until, err := k.note(ctx, w, w.step.Files, w.step.Bytes)
+	out := make([]PackGrant, len(packs))
+	err = each(len(packs), statWidth, func(i int) (err error) {
+		out[i], err = k.present(ctx, w, packs[i])
+		return err
+	})
 	if err != nil {
 		return nil, 0, err
 	}
-	out := make([]PackGrant, len(packs))
-	err = each(len(packs), statWidth, func(i int) (err error) {
-		out[i], err = k.grant(ctx, w, packs[i])
+	var leave int64
+	for _, g := range out {
+		if !g.Present {
+			leave += g.Pack.Size
+		}
+	}
+	// The lease before any grant: each lies under one that was live when it was given.
+	until, err := k.notes(ctx, w, NoteStep{Files: w.step.Files, Bytes: w.step.Bytes, Grant: leave})
+	if err != nil {
+		return nil, 0, err
+	}
+	err = each(len(out), statWidth, func(i int) (err error) {
+		if g := &out[i]; !g.Present {
+			g.Grant, err = k.Objects.GrantPut(ctx, PackKey(w.ThreadKey, g.Pack), g.Pack.SHA256, g.Pack.Size, GrantLife)
+		}
 		return err
 	})
 	return out, until, err
 }
 
-func (k *Keeper) grant(ctx context.Context, w working, p PackRef) (PackGrant, error) {
+// present finds a pack among what is stored, or says how the step is to store it.
+func (k *Keeper) present(ctx context.Context, w working, p PackRef) (PackGrant, error) {
 	p.Owner = ""
 	for _, p.Fence = range append([]int64{w.step.Fence}, w.step.Former...) {
 		if !w.reuses(p) {
@@ -56,8 +73,7 @@ func (k *Keeper) grant(ctx context.Context, w working, p PackRef) (PackGrant, er
 		}
 	}
 	p.Fence = w.step.Fence
-	g, err := k.Objects.GrantPut(ctx, PackKey(w.ThreadKey, p), p.SHA256, p.Size, GrantLife)
-	return PackGrant{Pack: p, Grant: g}, err
+	return PackGrant{Pack: p}, nil
 }
 
 // stored reports whether an object is there, with the content that p says.
@@ -177,11 +193,18 @@ func (k *Keeper) Renew(ctx context.Context, token string, files, bytes int64) (M
 
 // note renews the lease of a step that is heard of.
 func (k *Keeper) note(ctx context.Context, w working, files, bytes int64) (Millis, error) {
-	now := nowMillis()
-	th, err := k.Threads.UpdateThread(ctx, w.ThreadKey, NoteStep{
-		Fence: w.step.Fence, Token: w.step.Token, Files: files, Bytes: bytes, Now: now, Until: leaseUntil(now),
-	})
-	if Refused(err) {
+	return k.notes(ctx, w, NoteStep{Files: files, Bytes: bytes})
+}
+
+// notes renews the lease of a step that is heard of, with what it says.
+func (k *Keeper) notes(ctx context.Context, w working, n NoteStep) (Millis, error) {
+	n.Fence, n.Token, n.Now = w.step.Fence, w.step.Token, nowMillis()
+	n.Until = leaseUntil(n.Now)
+	th, err := k.Threads.UpdateThread(ctx, w.ThreadKey, n)
+	switch {
+	case refusalOf(err) == "granted":
+		return 0, invalid("too-large", "packs: want one step to store at most %d bytes", int64(MaxGranted))
+	case Refused(err):
 		return 0, ErrToken
 	}
 	return th.Lease.Until, err

@@ -414,6 +414,48 @@ func TestGrantsAreForOneObjectUnderTheLiveFence(t *testing.T) {
 	})
 }
 
+func TestAStepMayStoreOnlySoMuch(t *testing.T) {
+	kept(t, func(w *keeping) {
+		k := w.keeper(w.store.Process)
+		_, err := k.Save(w.ctx(), saveOf("t", "c1"))
+		w.must(err)
+		token := w.jobs["t"].Token
+		w.must(w.store.Process.Upload(w.ctx(), w.granted(k, token, packOf("one")), []byte("one")))
+		var asked int64 = 3
+		ask := make([]core.PackRef, core.MaxPacksAsked)
+		for n := 0; err == nil && n < 8; n++ {
+			for i := range ask {
+				ask[i] = packOf(fmt.Sprint(n, i))
+				ask[i].Size = core.MaxPack
+			}
+			if _, _, err = k.Grant(w.ctx(), token, ask); err == nil {
+				asked += int64(len(ask)) * core.MaxPack
+			}
+		}
+		w.coded(err, "too-large")
+		if left := core.MaxGranted - asked; left < 0 || left >= int64(len(ask))*core.MaxPack {
+			t.Errorf("a step may store %d bytes, want at most %d", asked, int64(core.MaxGranted))
+		}
+		grants, _, err := k.Grant(w.ctx(), token, []core.PackRef{packOf("one"), packOf("another")})
+		w.must(err)
+		if !grants[0].Present || grants[1].Grant.URL == "" {
+			t.Errorf("granted %+v, want what still fits", grants)
+		}
+		th, err := w.store.Thread(w.ctx(), thread("t"))
+		w.must(err)
+		if want := asked + packOf("another").Size; th.Step.Granted != want {
+			t.Errorf("%d bytes are noted, want %d: nothing for what is there or was refused", th.Step.Granted, want)
+		}
+	})
+}
+
+// granted is the leave to store one pack.
+func (w *keeping) granted(k *core.Keeper, token string, p core.PackRef) core.Grant {
+	grants, _, err := k.Grant(w.ctx(), token, []core.PackRef{p})
+	w.must(err)
+	return grants[0].Grant
+}
+
 func TestWhatACutCaptureStoredIsNotSentAgain(t *testing.T) {
 	kept(t, func(w *keeping) {
 		k := w.keeper(w.store.Process)

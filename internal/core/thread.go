@@ -122,7 +122,13 @@ type Step struct {
 	SeenAt     Millis // when it was begun, doubted, or its agent heard of, last
 	Files      int64  // so far
 	Bytes      int64  // so far
+	Granted    int64  // bytes that its agent may have stored, at most [MaxGranted]
 }
+
+// MaxGranted is how many bytes one step may be given leave to store, those of a pack that
+// it asks for again included: more than the largest disk of a Fargate task, 200 GiB, so
+// that only an agent that means harm meets it.
+const MaxGranted = 256 << 30
 
 // cut are the fences under which captures stored what no checkpoint names, as far as it is
 // remembered: those of the thread's step, if it is a capture that did not get done.

@@ -166,6 +166,7 @@ type NoteStep struct {
 	Token string // hex SHA-256, as in [Step.Token]
 	Files int64
 	Bytes int64
+	Grant int64 // bytes that it gets leave to store, beside what it had
 	Now   Millis
 	Until Millis
 }
@@ -173,21 +174,24 @@ type NoteStep struct {
 // Name is "note step".
 func (NoteStep) Name() string { return "note step" }
 
-// Apply: the step is mine and working, its fence's lease live.
+// Apply: the step is mine and working, its fence's lease live; it asks for no more than a
+// step may store.
 func (t NoteStep) Apply(th Thread) (Thread, error) {
 	if why := failing(
 		check{th.Fence == t.Fence && th.Lease.Live(t.Now), "writer-lost"},
 		check{th.Step != nil && th.Step.Token == t.Token && th.Step.State == StepWorking, "step"},
+		check{t.Grant == 0 || th.Step != nil && th.Step.Granted <= MaxGranted-t.Grant, "granted"},
 	); why != "" {
 		return threadRefusal(t, th, why)
 	}
 	step := *th.Step
+	step.Granted += t.Grant
 	step.SeenAt, step.Files, step.Bytes, step.Why = t.Now, t.Files, t.Bytes, ""
 	th.Step, th.Lease.Until, th.UpdatedAt = &step, t.Until, t.Now
 	return th, nil
 }
 
-// Landed is always false: a note may be repeated.
+// Landed is always false: a note may be repeated, and its grant counts as often.
 func (NoteStep) Landed(Thread) bool { return false }
 
 // EndStep ends a step that makes no checkpoint, or could not.

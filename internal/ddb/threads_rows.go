@@ -111,6 +111,7 @@ type stepRow struct {
 	SeenAt     core.Millis       `dynamodbav:"seenAt"`
 	Files      int64             `dynamodbav:"files"`
 	Bytes      int64             `dynamodbav:"bytes"`
+	Granted    int64             `dynamodbav:"granted,omitempty"`
 }
 
 func stepOf(s *core.Step) *stepRow {
@@ -119,7 +120,7 @@ func stepOf(s *core.Step) *stepRow {
 	}
 	return &stepRow{
 		s.ID, s.Kind, s.Run, s.Fence, s.Former, s.Token, s.State, s.Why, s.Attempts, s.Checkpoint, s.Reason, s.Label, (*jobRow)(s.Job),
-		s.StartedAt, s.SeenAt, s.Files, s.Bytes,
+		s.StartedAt, s.SeenAt, s.Files, s.Bytes, s.Granted,
 	}
 }
 
@@ -130,7 +131,7 @@ func (r *stepRow) step() *core.Step {
 	return &core.Step{
 		ID: r.ID, Kind: r.Kind, Run: r.Run, Fence: r.Fence, Former: r.Former, Token: r.Token, State: r.State, Why: r.Why, Attempts: r.Attempts,
 		Checkpoint: r.Checkpoint, Reason: r.Reason, Label: r.Label, Job: (*core.ReclaimJob)(r.Job),
-		StartedAt: r.StartedAt, SeenAt: r.SeenAt, Files: r.Files, Bytes: r.Bytes,
+		StartedAt: r.StartedAt, SeenAt: r.SeenAt, Files: r.Files, Bytes: r.Bytes, Granted: r.Granted,
 	}
 }
 

@@ -44,6 +44,16 @@ func (c *change) setAny(name string, value any) {
 	c.update = c.update.Set(expression.Name(name), expression.Value(value))
 }
 
+// grant counts bytes that a step gets leave to store, where so many are left.
+func (c *change) grant(n int64) {
+	if n == 0 {
+		return
+	}
+	had := expression.Name("step.granted")
+	c.need(gone("step.granted").Or(had.LessThanEqual(expression.Value(core.MaxGranted - n))))
+	c.update = c.update.Set(had, expression.Plus(expression.IfNotExists(had, expression.Value(0)), expression.Value(n)))
+}
+
 func (c *change) releaseLease() { c.remove("leaseOwner", "leaseUntil") }
 
 // set of texts, as DynamoDB has them.
@@ -82,6 +92,7 @@ func threadChange(k core.ThreadKey, t core.ThreadTransition) (*change, error) {
 		c.setAny("step.files", t.Files)
 		c.setAny("step.bytes", t.Bytes)
 		c.remove("step.why")
+		c.grant(t.Grant)
 		return c, nil
 	case core.DoubtStep:
 		c := newThreadChange(k, t.Now)

@@ -113,7 +113,7 @@ func wholeThread(id core.ThreadID) core.Thread {
 	th.WorkspaceLost = &core.WorkspaceLoss{Run: "r1", Why: "agent-silent", At: 6}
 	th.Step = &core.Step{
 		ID: "s", Kind: core.StepCapture, Run: "r1", Fence: 3, Former: []int64{2, 1}, Token: "00ff", State: core.StepFailed, Why: "because", Attempts: 2, Checkpoint: "c1",
-		Reason: core.ReasonNamed, Label: new(""), StartedAt: 1, SeenAt: 2, Files: 3, Bytes: 4,
+		Reason: core.ReasonNamed, Label: new(""), StartedAt: 1, SeenAt: 2, Files: 3, Bytes: 4, Granted: 5,
 		Job: &core.ReclaimJob{Tenant: "acme", Run: "r1", Key: "k", Instance: "i", Kind: core.JobEnd},
 	}
 	th.Fork = &core.ForkRoot{From: "src", Checkpoint: "c0", Manifest: core.ObjectRef{Key: "k", SHA256: "s", Size: 1}, Owners: []core.ThreadID{"o1", "o2"}}
@@ -599,12 +599,15 @@ func drawConversation(rt *rapid.T) core.Conversation {
 	return c
 }
 
+// leaves are bytes that a step may store: none, some, and all that it may have.
+var leaves = rapid.SampledFrom([]int64{0, 1, core.MaxGranted - 1, core.MaxGranted})
+
 func drawStep(rt *rapid.T, fence int64) core.Step {
 	s := core.Step{
 		ID: heads.Draw(rt, "step id"), Kind: core.StepCapture, Run: core.RunID(texts.Draw(rt, "step run")), Fence: as(rt, "step fence", fence, epochs),
 		Token: nonces.Draw(rt, "token"), State: stepStates.Draw(rt, "state"), Why: texts.Draw(rt, "why"), Attempts: rapid.IntRange(1, 2).Draw(rt, "attempts"),
 		Checkpoint: heads.Draw(rt, "of"), Reason: core.ReasonAutomatic, StartedAt: moments.Draw(rt, "startedAt"), SeenAt: moments.Draw(rt, "seenAt"),
-		Files: sizes.Draw(rt, "files"), Bytes: sizes.Draw(rt, "bytes"), Label: maybe(rt, "label", func(rt *rapid.T) string { return texts.Draw(rt, "label") }),
+		Files: sizes.Draw(rt, "files"), Bytes: sizes.Draw(rt, "bytes"), Granted: leaves.Draw(rt, "granted"), Label: maybe(rt, "label", func(rt *rapid.T) string { return texts.Draw(rt, "label") }),
 	}
 	s.Job = maybe(rt, "job", func(*rapid.T) core.ReclaimJob {
 		return core.ReclaimJob{Tenant: "acme", Run: "r", Key: "k", Instance: "i", Kind: core.JobEnd}
@@ -654,7 +657,7 @@ var threadTransitions = map[string]drawing[core.Thread, core.ThreadTransition]{
 	}},
 	"NoteStep": {shape: working, draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
 		_, fence, now := writerOf(rt, th)
-		return core.NoteStep{Fence: fence, Token: tokenOf(rt, th), Files: sizes.Draw(rt, "files"), Bytes: sizes.Draw(rt, "bytes"), Now: now, Until: 4000}
+		return core.NoteStep{Fence: fence, Token: tokenOf(rt, th), Files: sizes.Draw(rt, "files"), Bytes: sizes.Draw(rt, "bytes"), Grant: leaves.Draw(rt, "grant"), Now: now, Until: 4000}
 	}},
 	"DoubtStep": {shape: working, draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
 		_, fence, now := writerOf(rt, th)
