@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -77,74 +78,87 @@ func (b *box) canary() string {
 	return name
 }
 
-func TestTheProgramProbesAsTheScriptDoes(t *testing.T) {
-	sentinel := "\n" + core.DefaultJournal.Sentinel(testNonce, 7) + "\n"
-	put := func(b *box, name, text string) {
-		b.mkdir()
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			b.t.Fatal(err)
-		}
+// probedSentinel is one of the probed runs' journals, of exit code 7.
+var probedSentinel = "\n" + core.DefaultJournal.Sentinel(testNonce, 7) + "\n"
+
+// put makes a file in the journals' directory.
+func (b *box) put(name, text string) {
+	b.mkdir()
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		b.t.Fatal(err)
 	}
-	for name, prepare := range map[string]func(b *box, p core.JournalPaths){
-		"no directory":              func(*box, core.JournalPaths) {},
-		"no journal":                func(b *box, _ core.JournalPaths) { b.mkdir() },
-		"a file for a directory":    func(b *box, _ core.JournalPaths) { os.WriteFile(b.dir, nil, 0o600) },
-		"an empty journal":          func(b *box, p core.JournalPaths) { put(b, p.Journal, "") },
-		"a short journal":           func(b *box, p core.JournalPaths) { put(b, p.Journal, "one\ntwo") },
-		"a long journal":            func(b *box, p core.JournalPaths) { put(b, p.Journal, strings.Repeat("line\n", 40_000)) },
-		"a journal of binary bytes": func(b *box, p core.JournalPaths) { put(b, p.Journal, strings.Repeat("\x00\xff\n\r", 3000)) },
-		"a finished journal": func(b *box, p core.JournalPaths) {
-			put(b, p.Journal, "out\n"+sentinel)
-			put(b, p.Stderr, strings.Repeat("error\n", 2000))
-		},
-		"a sidecar that is newer": func(b *box, p core.JournalPaths) {
-			put(b, p.Journal, "out\n")
-			put(b, p.Stderr, "err")
-			os.Chtimes(p.Journal, time.Unix(1000, 0), time.Unix(1000, 0))
-		},
-		"a linked sidecar": func(b *box, p core.JournalPaths) {
-			put(b, p.Journal, "out\n"+sentinel)
-			os.Symlink(b.canary(), p.Stderr)
-		},
-		"a sentinel far from the end": func(b *box, p core.JournalPaths) {
-			put(b, p.Journal, "out\n"+sentinel+strings.Repeat("x", 30_000))
-			os.Mkdir(p.Marker, 0o700)
-			put(b, p.Marker+"/end", "4\n")
-		},
-		"a position that is none": func(b *box, p core.JournalPaths) {
-			put(b, p.Journal, "out\n"+sentinel)
-			os.Mkdir(p.Marker, 0o700)
-			put(b, p.Marker+"/end", "4x\n")
-		},
-		"a linked position": func(b *box, p core.JournalPaths) {
-			put(b, p.Journal, strings.Repeat("x", 9000)+sentinel)
-			os.Mkdir(p.Marker, 0o700)
-			os.Symlink(b.canary(), p.Marker+"/end")
-		},
-		"a position beyond the end": func(b *box, p core.JournalPaths) {
-			put(b, p.Journal, "out\n"+sentinel)
-			os.Mkdir(p.Marker, 0o700)
-			put(b, p.Marker+"/end", "4000000\n")
-		},
-		"a wrapper that is gone": func(b *box, p core.JournalPaths) {
-			put(b, p.Journal, "out\n")
-			os.Mkdir(p.Marker, 0o700)
-			put(b, p.Marker+"/wrapper", "1 1\n")
-		},
-		"a wrapper that is alive": func(b *box, p core.JournalPaths) {
-			b.mkdir()
-			os.Mkdir(p.Marker, 0o700)
-			b.run(`set -- $(sed 's/.*) //' /proc/`+strconv.Itoa(os.Getpid())+`/stat); shift 19; echo `+strconv.Itoa(os.Getpid())+` $1 >'`+p.Marker+`/wrapper'`, "", nil)
-		},
-		"a pid that is none": func(b *box, p core.JournalPaths) {
-			b.mkdir()
-			os.Mkdir(p.Marker, 0o700)
-			put(b, p.Marker+"/wrapper", "x\n")
-		},
-		"a linked journal":        func(b *box, p core.JournalPaths) { b.mkdir(); os.Symlink(b.canary(), p.Journal) },
-		"a directory for journal": func(b *box, p core.JournalPaths) { b.mkdir(); os.Mkdir(p.Journal, 0o700) },
-		"a FIFO for a journal":    func(b *box, p core.JournalPaths) { b.mkdir(); syscall.Mkfifo(p.Journal, 0o600) },
-	} {
+}
+
+// probedJournals prepare the journal of a run and its sidecar.
+var probedJournals = map[string]func(b *box, p core.JournalPaths){
+	"no directory":              func(*box, core.JournalPaths) {},
+	"no journal":                func(b *box, _ core.JournalPaths) { b.mkdir() },
+	"a file for a directory":    func(b *box, _ core.JournalPaths) { os.WriteFile(b.dir, nil, 0o600) },
+	"an empty journal":          func(b *box, p core.JournalPaths) { b.put(p.Journal, "") },
+	"a short journal":           func(b *box, p core.JournalPaths) { b.put(p.Journal, "one\ntwo") },
+	"a long journal":            func(b *box, p core.JournalPaths) { b.put(p.Journal, strings.Repeat("line\n", 40_000)) },
+	"a journal of binary bytes": func(b *box, p core.JournalPaths) { b.put(p.Journal, strings.Repeat("\x00\xff\n\r", 3000)) },
+	"a finished journal": func(b *box, p core.JournalPaths) {
+		b.put(p.Journal, "out\n"+probedSentinel)
+		b.put(p.Stderr, strings.Repeat("error\n", 2000))
+	},
+	"a sidecar that is newer": func(b *box, p core.JournalPaths) {
+		b.put(p.Journal, "out\n")
+		b.put(p.Stderr, "err")
+		os.Chtimes(p.Journal, time.Unix(1000, 0), time.Unix(1000, 0))
+	},
+	"a linked sidecar": func(b *box, p core.JournalPaths) {
+		b.put(p.Journal, "out\n"+probedSentinel)
+		os.Symlink(b.canary(), p.Stderr)
+	},
+	"a linked journal":        func(b *box, p core.JournalPaths) { b.mkdir(); os.Symlink(b.canary(), p.Journal) },
+	"a directory for journal": func(b *box, p core.JournalPaths) { b.mkdir(); os.Mkdir(p.Journal, 0o700) },
+	"a FIFO for a journal":    func(b *box, p core.JournalPaths) { b.mkdir(); syscall.Mkfifo(p.Journal, 0o600) },
+}
+
+// probedMarkers prepare a journal with a marker: where it ended, and who writes it.
+var probedMarkers = map[string]func(b *box, p core.JournalPaths){
+	"a sentinel far from the end": func(b *box, p core.JournalPaths) {
+		b.put(p.Journal, "out\n"+probedSentinel+strings.Repeat("x", 30_000))
+		os.Mkdir(p.Marker, 0o700)
+		b.put(p.Marker+"/end", "4\n")
+	},
+	"a position that is none": func(b *box, p core.JournalPaths) {
+		b.put(p.Journal, "out\n"+probedSentinel)
+		os.Mkdir(p.Marker, 0o700)
+		b.put(p.Marker+"/end", "4x\n")
+	},
+	"a linked position": func(b *box, p core.JournalPaths) {
+		b.put(p.Journal, strings.Repeat("x", 9000)+probedSentinel)
+		os.Mkdir(p.Marker, 0o700)
+		os.Symlink(b.canary(), p.Marker+"/end")
+	},
+	"a position beyond the end": func(b *box, p core.JournalPaths) {
+		b.put(p.Journal, "out\n"+probedSentinel)
+		os.Mkdir(p.Marker, 0o700)
+		b.put(p.Marker+"/end", "4000000\n")
+	},
+	"a wrapper that is gone": func(b *box, p core.JournalPaths) {
+		b.put(p.Journal, "out\n")
+		os.Mkdir(p.Marker, 0o700)
+		b.put(p.Marker+"/wrapper", "1 1\n")
+	},
+	"a wrapper that is alive": func(b *box, p core.JournalPaths) {
+		b.mkdir()
+		os.Mkdir(p.Marker, 0o700)
+		b.run(`set -- $(sed 's/.*) //' /proc/`+strconv.Itoa(os.Getpid())+`/stat); shift 19; echo `+strconv.Itoa(os.Getpid())+` $1 >'`+p.Marker+`/wrapper'`, "", nil)
+	},
+	"a pid that is none": func(b *box, p core.JournalPaths) {
+		b.mkdir()
+		os.Mkdir(p.Marker, 0o700)
+		b.put(p.Marker+"/wrapper", "x\n")
+	},
+}
+
+func TestTheProgramProbesAsTheScriptDoes(t *testing.T) {
+	rows := maps.Clone(probedJournals)
+	maps.Copy(rows, probedMarkers)
+	for name, prepare := range rows {
 		t.Run(name, func(t *testing.T) {
 			b := newBox(t, shells(t)[0])
 			prepare(b, b.paths("r"))

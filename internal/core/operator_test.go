@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -362,23 +363,30 @@ func TestCostsAreThoseOfTheListPrices(t *testing.T) {
 	}
 }
 
-// TestExplainTellsEveryStanding: each with somebody who looks next, unless nothing is
-// owed, and with what would end it.
-func TestExplainTellsEveryStanding(t *testing.T) {
-	at, l := core.MillisOf(time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)), core.DefaultLimits
-	run := func(change func(*core.Run)) core.Run {
-		r := core.Run{RunKey: key("x"), Status: core.Running, StartedAt: at, Instance: "I", TaskARN: "task", Container: "agent", Epoch: 2}
-		change(&r)
-		return r
-	}
+// standingRow is what is known of a run, and what it is explained as.
+type standingRow struct {
+	known    core.Known
+	standing string
+	next     []string
+	ends     []string
+	blocked  []string
+}
+
+// standingAt is when the runs of standings are asked about.
+var standingAt = core.MillisOf(time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC))
+
+// standingRun is a run with a task, changed.
+func standingRun(change func(*core.Run)) core.Run {
+	r := core.Run{RunKey: key("x"), Status: core.Running, StartedAt: standingAt, Instance: "I", TaskARN: "task", Container: "agent", Epoch: 2}
+	change(&r)
+	return r
+}
+
+// standingsAtWork are of runs that nobody ends yet.
+func standingsAtWork() map[string]standingRow {
+	at, l, run := standingAt, core.DefaultLimits, standingRun
 	held := core.Hold{Until: at.Add(time.Hour), By: "ops", Why: "look"}
-	for name, row := range map[string]struct {
-		known    core.Known
-		standing string
-		next     []string
-		ends     []string
-		blocked  []string
-	}{
+	return map[string]standingRow{
 		"a host drives it": {
 			core.Known{Run: run(func(r *core.Run) {
 				r.Row, r.DueAt, r.AttachedUntil = core.RowLapse, at.Add(time.Minute), at.Add(time.Minute)
@@ -406,6 +414,14 @@ func TestExplainTellsEveryStanding(t *testing.T) {
 			})},
 			core.StandingPaused, []string{"pause"}, []string{"sentinel", "expired", "lost", "agent-died", "cancelled"}, nil,
 		},
+	}
+}
+
+// standingsAtTheEnd are of runs that end or have ended, and of one that nobody would look
+// at.
+func standingsAtTheEnd() map[string]standingRow {
+	at, l, run := standingAt, core.DefaultLimits, standingRun
+	return map[string]standingRow{
 		"its end is asked for": {
 			core.Known{Run: run(func(r *core.Run) { r.Row, r.DueAt, r.CancelRequested = core.RowCancel, at, at })},
 			core.StandingCancelled, []string{"cancel"}, []string{"cancelled"}, nil,
@@ -442,9 +458,17 @@ func TestExplainTellsEveryStanding(t *testing.T) {
 		"nobody would look at it": {
 			core.Known{Run: run(func(*core.Run) {})}, core.StandingLost, nil, []string{"sentinel", "expired", "lost", "agent-died", "cancelled"}, nil,
 		},
-	} {
+	}
+}
+
+// TestExplainTellsEveryStanding: each with somebody who looks next, unless nothing is
+// owed, and with what would end it.
+func TestExplainTellsEveryStanding(t *testing.T) {
+	rows := standingsAtWork()
+	maps.Copy(rows, standingsAtTheEnd())
+	for name, row := range rows {
 		t.Run(name, func(t *testing.T) {
-			e := core.Explain(row.known, at, l)
+			e := core.Explain(row.known, standingAt, core.DefaultLimits)
 			whats := func(points []core.Point) []string {
 				var out []string
 				for _, p := range points {

@@ -34,80 +34,95 @@ func outside(t testing.TB, dir string) (path string, untouched func() error) {
 	return dir, func() error { return differences(snapshot(t, dir), before) }
 }
 
+// hostileManifest is one that no restore may follow.
+type hostileManifest struct {
+	name    string
+	entries func(b *builder) []manifest.Entry
+	policy  manifest.Policy
+	want    workspace.Code
+	refused bool // no layer can hold it
+}
+
+func dirAt(path string) manifest.Entry {
+	return manifest.Entry{Path: path, Kind: manifest.Dir, Mode: 0o755}
+}
+
+func fileAt(path string, chunks ...manifest.Chunk) manifest.Entry {
+	e := manifest.Entry{Path: path, Kind: manifest.File, Mode: 0o644, Chunks: chunks}
+	for _, c := range chunks {
+		e.Size += c.Length
+	}
+	return e
+}
+
+func linkAt(path, target string) manifest.Entry {
+	return manifest.Entry{Path: path, Kind: manifest.Symlink, Target: target}
+}
+
+func hardAt(path, target string) manifest.Entry {
+	return manifest.Entry{Path: path, Kind: manifest.Hardlink, Target: target}
+}
+
+// hostilePaths are manifests that write where they may not.
+var hostilePaths = []hostileManifest{
+	{name: "a file below a link out of the root", want: workspace.CodeInvalidPath,
+		entries: func(*builder) []manifest.Entry { return []manifest.Entry{linkAt("a", "/nonexistent"), fileAt("a/b")} }},
+	{name: "a file below a file", want: workspace.CodeInvalidPath,
+		entries: func(*builder) []manifest.Entry { return []manifest.Entry{fileAt("a"), fileAt("a/b")} }},
+	{name: "a hard link to a symbolic link", want: workspace.CodeInvalidPath,
+		entries: func(*builder) []manifest.Entry {
+			return []manifest.Entry{linkAt("a", "/nonexistent/file"), hardAt("b", "a")}
+		}},
+	{name: "a hard link to nothing", want: workspace.CodeInvalidPath,
+		entries: func(*builder) []manifest.Entry { return []manifest.Entry{hardAt("b", "a")} }},
+	{name: "dot dot", refused: true,
+		entries: func(*builder) []manifest.Entry { return []manifest.Entry{fileAt("../a")} }},
+	{name: "absolute", refused: true,
+		entries: func(*builder) []manifest.Entry { return []manifest.Entry{fileAt("/nonexistent/file")} }},
+	{name: "a hard link out of the root", refused: true,
+		entries: func(*builder) []manifest.Entry { return []manifest.Entry{hardAt("z", "../a")} }},
+	{name: "twice", refused: true,
+		entries: func(*builder) []manifest.Entry { return []manifest.Entry{fileAt("a"), dirAt("a")} }},
+	{name: "an excluded path", want: workspace.CodeInvalidPath,
+		entries: func(*builder) []manifest.Entry { return []manifest.Entry{dirAt("src"), fileAt("src/.env")} }},
+	{name: "below an excluded path", want: workspace.CodeInvalidPath,
+		entries: func(*builder) []manifest.Entry { return []manifest.Entry{fileAt("node_modules/a/b")} }},
+	{name: "the directory of a restore", want: workspace.CodeInvalidPath,
+		entries: func(*builder) []manifest.Entry { return []manifest.Entry{fileAt(".sandkeeper-restore/journal")} }},
+	{name: "a path that is not included", want: workspace.CodeInvalidPath, policy: manifest.Policy{Include: []manifest.Rule{{Suffixes: []string{".go"}}}},
+		entries: func(*builder) []manifest.Entry { return []manifest.Entry{fileAt("a.c")} }},
+}
+
+// hostileContent are manifests whose content is not what they say.
+var hostileContent = []hostileManifest{
+	{name: "content that has another digest", want: workspace.CodeInvalidBlob,
+		entries: func(b *builder) []manifest.Entry {
+			c := b.chunk("content")
+			c.SHA256[0]++
+			return []manifest.Entry{fileAt("a", c), fileAt("b", b.chunk("other"))}
+		}},
+	{name: "a pack that is not stored", want: workspace.CodeMissingBlob,
+		entries: func(b *builder) []manifest.Entry {
+			c := b.chunk("content")
+			c.Pack.SHA256[0]++
+			return []manifest.Entry{fileAt("a", c)}
+		}},
+	{name: "a frame that unpacks to more than it says", want: workspace.CodeInvalidBlob,
+		entries: func(b *builder) []manifest.Entry {
+			c := b.chunk(strings.Repeat("bomb", 5<<20))
+			c.Frame.Raw, c.Length = manifest.MaxFrame, manifest.MaxFrame
+			return []manifest.Entry{fileAt("a", c)}
+		}},
+	{name: "a frame that is none", want: workspace.CodeInvalidBlob,
+		entries: func(b *builder) []manifest.Entry {
+			c := b.chunk(strings.Repeat("content", 100))
+			c.Frame.Offset, c.Frame.Stored = 1, c.Frame.Stored-1
+			return []manifest.Entry{fileAt("a", c)}
+		}},
+}
+
 func TestHostileManifestsAreRefusedBeforeAnyChange(t *testing.T) {
-	dir := func(path string) manifest.Entry { return manifest.Entry{Path: path, Kind: manifest.Dir, Mode: 0o755} }
-	file := func(path string, chunks ...manifest.Chunk) manifest.Entry {
-		e := manifest.Entry{Path: path, Kind: manifest.File, Mode: 0o644, Chunks: chunks}
-		for _, c := range chunks {
-			e.Size += c.Length
-		}
-		return e
-	}
-	link := func(path, target string) manifest.Entry {
-		return manifest.Entry{Path: path, Kind: manifest.Symlink, Target: target}
-	}
-	hard := func(path, target string) manifest.Entry {
-		return manifest.Entry{Path: path, Kind: manifest.Hardlink, Target: target}
-	}
-	cases := []struct {
-		name    string
-		entries func(b *builder) []manifest.Entry
-		policy  manifest.Policy
-		want    workspace.Code
-		refused bool // no layer can hold it
-	}{
-		{name: "a file below a link out of the root", want: workspace.CodeInvalidPath,
-			entries: func(*builder) []manifest.Entry { return []manifest.Entry{link("a", "/nonexistent"), file("a/b")} }},
-		{name: "a file below a file", want: workspace.CodeInvalidPath,
-			entries: func(*builder) []manifest.Entry { return []manifest.Entry{file("a"), file("a/b")} }},
-		{name: "a hard link to a symbolic link", want: workspace.CodeInvalidPath,
-			entries: func(*builder) []manifest.Entry {
-				return []manifest.Entry{link("a", "/nonexistent/file"), hard("b", "a")}
-			}},
-		{name: "a hard link to nothing", want: workspace.CodeInvalidPath,
-			entries: func(*builder) []manifest.Entry { return []manifest.Entry{hard("b", "a")} }},
-		{name: "dot dot", refused: true,
-			entries: func(*builder) []manifest.Entry { return []manifest.Entry{file("../a")} }},
-		{name: "absolute", refused: true,
-			entries: func(*builder) []manifest.Entry { return []manifest.Entry{file("/nonexistent/file")} }},
-		{name: "a hard link out of the root", refused: true,
-			entries: func(*builder) []manifest.Entry { return []manifest.Entry{hard("z", "../a")} }},
-		{name: "twice", refused: true,
-			entries: func(*builder) []manifest.Entry { return []manifest.Entry{file("a"), dir("a")} }},
-		{name: "an excluded path", want: workspace.CodeInvalidPath,
-			entries: func(*builder) []manifest.Entry { return []manifest.Entry{dir("src"), file("src/.env")} }},
-		{name: "below an excluded path", want: workspace.CodeInvalidPath,
-			entries: func(*builder) []manifest.Entry { return []manifest.Entry{file("node_modules/a/b")} }},
-		{name: "the directory of a restore", want: workspace.CodeInvalidPath,
-			entries: func(*builder) []manifest.Entry { return []manifest.Entry{file(".sandkeeper-restore/journal")} }},
-		{name: "a path that is not included", want: workspace.CodeInvalidPath, policy: manifest.Policy{Include: []manifest.Rule{{Suffixes: []string{".go"}}}},
-			entries: func(*builder) []manifest.Entry { return []manifest.Entry{file("a.c")} }},
-		{name: "content that has another digest", want: workspace.CodeInvalidBlob,
-			entries: func(b *builder) []manifest.Entry {
-				c := b.chunk("content")
-				c.SHA256[0]++
-				return []manifest.Entry{file("a", c), file("b", b.chunk("other"))}
-			}},
-		{name: "a pack that is not stored", want: workspace.CodeMissingBlob,
-			entries: func(b *builder) []manifest.Entry {
-				c := b.chunk("content")
-				c.Pack.SHA256[0]++
-				return []manifest.Entry{file("a", c)}
-			}},
-		{name: "a frame that unpacks to more than it says", want: workspace.CodeInvalidBlob,
-			entries: func(b *builder) []manifest.Entry {
-				c := b.chunk(strings.Repeat("bomb", 5<<20))
-				c.Frame.Raw, c.Length = manifest.MaxFrame, manifest.MaxFrame
-				return []manifest.Entry{file("a", c)}
-			}},
-		{name: "a frame that is none", want: workspace.CodeInvalidBlob,
-			entries: func(b *builder) []manifest.Entry {
-				c := b.chunk(strings.Repeat("content", 100))
-				c.Frame.Offset, c.Frame.Stored = 1, c.Frame.Stored-1
-				return []manifest.Entry{file("a", c)}
-			}},
-	}
-	for _, c := range cases {
+	for _, c := range slices.Concat(hostilePaths, hostileContent) {
 		t.Run(c.name, func(t *testing.T) {
 			root := t.TempDir()
 			write(t, filepath.Join(root, "old/file"), "old", 0o644)
