@@ -33,6 +33,8 @@ func TestMain(m *testing.M) {
 			os.Exit(0)
 		}
 	}
+	// With the race detector the program would sleep a second before each exit.
+	os.Setenv("GORACE", "atexit_sleep_ms=0")
 	os.Exit(m.Run())
 }
 

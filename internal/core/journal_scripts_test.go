@@ -65,8 +65,9 @@ type box struct {
 func newBox(t testing.TB, shell []string) *box {
 	root := t.TempDir()
 	dir := filepath.Join(root, "runs")
+	// With the race detector the program would sleep a second before each exit.
 	return &box{t: t, shell: shell, dir: dir, runs: core.DefaultJournal, env: []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + root,
+		"GORACE=atexit_sleep_ms=0", "PATH=" + os.Getenv("PATH"), "HOME=" + root,
 		core.JournalDirVariable + "=" + dir, core.JournalInitVariable + "=self",
 	}}
 }
