@@ -110,6 +110,21 @@ type agentRequest struct {
 	Body  json.RawMessage `json:"body"`
 }
 
+// toolRequest is a model's call of one of the tools on checkpoints. Everything but Tool
+// and Args comes from the host, which binds the tools to a thread: it may be repeated
+// with the same ID, that of the checkpoint which a save or a fork makes.
+type toolRequest struct {
+	core.ThreadKey
+	Run      core.RunID        `json:"run"`
+	ID       core.CheckpointID `json:"id,omitempty"`
+	Branch   core.ThreadID     `json:"branch,omitempty"` // of a fork
+	Key      core.SandboxKey   `json:"key,omitempty"`    // of a save, as Instance and the options
+	Instance core.InstanceID   `json:"instance,omitempty"`
+	core.JobOptions
+	Tool string          `json:"tool"`
+	Args json.RawMessage `json:"args,omitempty"`
+}
+
 const (
 	// diffLimit is how many differences an answer has where the caller does not say.
 	diffLimit = 1000
@@ -147,6 +162,7 @@ var operations = map[string]operation{
 	"conversation":    call(conversation),
 	"putConversation": call(putConversation),
 	"gc":              call(collect),
+	"tool":            call(tool),
 	"relay":           call(relay),
 	"agent":           call(byHand),
 }
@@ -224,6 +240,16 @@ func conversation(ctx context.Context, h handler, q core.ThreadKey) (conversatio
 func putConversation(ctx context.Context, h handler, q putConversationRequest) (conversationAnswer, error) {
 	c, err := h.keeper.PutConversation(ctx, q.ThreadKey, q.Seen, q.Data, q.Runs)
 	return conversationAnswer{Version: c.Version, Runs: c.Runs}, err
+}
+
+func tool(ctx context.Context, h handler, q toolRequest) (any, error) {
+	tools := core.SnapshotTools{
+		Keeper: h.keeper, Thread: q.ThreadKey, Run: q.Run,
+		Sandbox:   core.SaveRequest{Key: q.Key, Instance: q.Instance, JobOptions: q.JobOptions},
+		NewID:     func() core.CheckpointID { return q.ID },
+		NewThread: func() (core.ThreadID, error) { return q.Branch, nil },
+	}
+	return tools.Call(ctx, q.Tool, q.Args)
 }
 
 // byHand answers an agent whose sandbox has no route to the URL, by whoever holds a

@@ -6,10 +6,19 @@ import (
 	"fmt"
 )
 
+// SnapshotKeeper is what the tools use of a [Keeper].
+type SnapshotKeeper interface {
+	Save(ctx context.Context, q SaveRequest) (StepReport, error)
+	Fork(ctx context.Context, q ForkRequest) ([]ListedCheckpoint, error)
+	ReadArtifact(ctx context.Context, key ThreadKey, id CheckpointID, artifact string) (Artifact, []byte, error)
+}
+
+var _ SnapshotKeeper = (*Keeper)(nil)
+
 // SnapshotTools are the operations on checkpoints that a model may call (SO-8). They are
 // bound to one thread when they are made: no argument ever names a thread.
 type SnapshotTools struct {
-	Keeper  *Keeper
+	Keeper  SnapshotKeeper
 	Thread  ThreadKey
 	Run     RunID
 	Sandbox SaveRequest // of which key, instance and options are used

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -63,9 +64,7 @@ func (c caller) start(t *testing.T, run core.RunID, shell string, change map[str
 			"taskDefinition": spec.TaskDefinition, "container": spec.Container, "subnets": spec.Subnets, "assignPublicIp": true,
 		}},
 	}
-	for k, v := range change {
-		request[k] = v
-	}
+	maps.Copy(request, change)
 	t.Cleanup(func() {
 		var report core.EndReport
 		_ = c.ask(t, "cancel", map[string]any{"run": run, "host": c.host}, &report) // it may have ended
