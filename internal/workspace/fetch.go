@@ -22,6 +22,7 @@ import (
 // so that each is fetched once and neighbours together.
 const (
 	roundFiles = 4096
+	roundParts = 32 << 10 // of files: many may come out of one small frame
 	roundBytes = 64 << 20
 	rangeBytes = 4 << 20   // stored bytes of one request, at least one frame
 	rangeGap   = 128 << 10 // unwanted bytes between two frames of one request
@@ -78,6 +79,7 @@ type fetcher struct {
 	frames map[frameKey]*wantedFrame
 	packs  map[manifest.PackRef]int
 	files  int
+	parts  int
 	size   int64
 }
 
@@ -200,7 +202,7 @@ func (f *fetcher) lay(ctx context.Context, to targets) error {
 		if err := f.layEntry(ctx, to[e.Area], e); err != nil {
 			return fmt.Errorf("restore %q: %w", e.Path, err)
 		}
-		if f.files >= roundFiles || f.size >= roundBytes {
+		if f.files >= roundFiles || f.full() {
 			if err := f.ask(ctx); err != nil {
 				return err
 			}
@@ -210,7 +212,8 @@ func (f *fetcher) lay(ctx context.Context, to targets) error {
 }
 
 func (f *fetcher) newRound() {
-	f.frames, f.packs, f.files, f.size = map[frameKey]*wantedFrame{}, map[manifest.PackRef]int{}, 0, 0
+	f.frames, f.packs = map[frameKey]*wantedFrame{}, map[manifest.PackRef]int{}
+	f.files, f.parts, f.size = 0, 0, 0
 }
 
 func (f *fetcher) layEntry(ctx context.Context, to *target, e manifest.Entry) error {
@@ -233,7 +236,8 @@ func (f *fetcher) layEntry(ctx context.Context, to *target, e manifest.Entry) er
 	f.files++
 	for _, c := range e.Chunks {
 		f.want(file, c)
-		if f.size >= roundBytes {
+		f.parts++
+		if f.full() {
 			if err := f.ask(ctx); err != nil {
 				return err
 			}
@@ -343,6 +347,9 @@ func (f *fetcher) want(file *stagedFile, c manifest.Chunk) {
 	}
 	w.parts = append(w.parts, part{file, c})
 }
+
+// full reports whether a round holds as much as memory allows.
+func (f *fetcher) full() bool { return f.size >= roundBytes || f.parts >= roundParts }
 
 // ask sends the requests of a round.
 func (f *fetcher) ask(ctx context.Context) error {
