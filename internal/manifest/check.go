@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"hash/maphash"
 	"iter"
+	"maps"
 	"slices"
 	"unicode"
 
@@ -282,13 +283,17 @@ func (c *checker) overlaps() error {
 	return nil
 }
 
+func tooManyBytes(path string) error {
+	return refuse(TooMuch, path, "all files together have more than %d bytes", int64(MaxSize))
+}
+
 // Add counts an entry. It refuses a sum that is larger than the format allows.
 func (c *Counts) Add(e Entry) error {
 	switch e.Kind {
 	case File:
 		c.Files++
 		if e.Size > MaxSize-c.Bytes {
-			return refuse(TooMuch, e.Path, "all files together have more than %d bytes", int64(MaxSize))
+			return tooManyBytes(e.Path)
 		}
 		c.Bytes += e.Size
 	case Dir:
@@ -314,29 +319,71 @@ func (c Counts) exceeds(said Counts) bool {
 // Summarize answers what a writer's root says about its merged tree: the counts,
 // all but the redacted files, and the packs in order, without owners.
 func Summarize(merged iter.Seq2[Entry, error]) (Counts, []PackRef, error) {
-	var counts Counts
-	packs := map[PackRef]PackRef{}
-	var last PackRef
+	var s Summary
 	for e, err := range merged {
 		if err != nil {
 			return Counts{}, nil, err
 		}
-		if err := counts.Add(e); err != nil {
+		if err := s.Add(e); err != nil {
 			return Counts{}, nil, err
 		}
-		for _, chunk := range e.Chunks {
-			if chunk.Pack == last {
-				continue
-			}
-			last = chunk.Pack
-			packs[last.ID()] = PackRef{Fence: last.Fence, SHA256: last.SHA256, Size: last.Size}
+	}
+	counts, packs := s.Totals()
+	return counts, packs, nil
+}
+
+// Summary gathers what a writer's root says about its entries, which may come in any
+// order. The zero value is that of no entry.
+type Summary struct {
+	counts Counts
+	packs  map[PackRef]PackRef // by ID
+	last   PackRef             // that was added last
+}
+
+// Add takes an entry in. It refuses a sum that is larger than the format allows.
+func (s *Summary) Add(e Entry) error {
+	if err := s.counts.Add(e); err != nil {
+		return err
+	}
+	for i := range e.Chunks {
+		if p := e.Chunks[i].Pack; p != s.last {
+			s.last = p
+			s.need(PackRef{Fence: p.Fence, SHA256: p.SHA256, Size: p.Size})
 		}
 	}
-	var list []PackRef
+	return nil
+}
+
+func (s *Summary) need(p PackRef) {
+	if s.packs == nil {
+		s.packs = map[PackRef]PackRef{}
+	}
+	s.packs[p.ID()] = p
+}
+
+// Merge takes in what another summary has gathered of other entries. It refuses as Add.
+func (s *Summary) Merge(o Summary) error {
+	if o.counts.Bytes > MaxSize-s.counts.Bytes {
+		return tooManyBytes("")
+	}
+	s.counts.Files += o.counts.Files
+	s.counts.Dirs += o.counts.Dirs
+	s.counts.Symlinks += o.counts.Symlinks
+	s.counts.Hardlinks += o.counts.Hardlinks
+	s.counts.OutwardLinks += o.counts.OutwardLinks
+	s.counts.Bytes += o.counts.Bytes
+	for _, p := range o.packs {
+		s.need(p)
+	}
+	return nil
+}
+
+// Totals are the counts, all but the redacted files, and the packs in order, without
+// owners.
+func (s *Summary) Totals() (Counts, []PackRef) {
+	counts, packs := s.counts, slices.SortedFunc(maps.Values(s.packs), ComparePacks)
 	for _, p := range packs {
-		list = append(list, p)
 		counts.StoredBytes += p.Size
 	}
-	slices.SortFunc(list, ComparePacks)
-	return counts, list, nil
+	return counts, packs
 }

@@ -112,7 +112,7 @@ type capture struct {
 	ordered  chan *batch
 	frames   chan *frame
 	steps    chan step
-	gathered tally
+	gathered manifest.Summary // what needs no place in the layer
 	finished finisher
 
 	files, bytes, readFiles, readBytes atomic.Int64
@@ -181,7 +181,6 @@ func (c *capture) openBuffers() (err error) {
 	c.packer = &packer{store: c.options.Store, fail: c.fail, buffers: packs, sent: make(chan *packInfo, packBuffers)}
 	c.reads, c.ordered = make(chan *batch, 16), make(chan *batch, 16)
 	c.frames, c.steps = make(chan *frame, workers()), make(chan step, 1024)
-	c.gathered = newTally()
 	c.finished = newFinisher(c)
 	return nil
 }
@@ -324,11 +323,15 @@ func (c *capture) result(ctx context.Context) (CaptureResult, error) {
 	if err != nil {
 		return CaptureResult{}, causeOf(ctx, err)
 	}
-	total := c.gathered
-	total.merge(c.finished.tally)
+	total := c.finished.written
+	if err := total.Merge(c.gathered); err != nil {
+		return CaptureResult{}, err
+	}
+	counts, packs := total.Totals()
+	counts.RedactedFiles = c.finished.redacted
 	root := manifest.Root{
 		Version: manifest.Version, ID: c.options.ID, Parent: c.parent.root.ID, CreatedAt: c.options.Now.UnixMilli(),
-		Packs: total.packList(), Policy: c.options.Policy, Counts: total.counts,
+		Packs: packs, Policy: c.options.Policy, Counts: counts,
 		Skipped: c.finished.skipped, SkippedMore: c.finished.skippedMore, Git: c.options.Git, Redaction: c.secrets,
 	}
 	if !c.parent.rebase {
@@ -339,9 +342,6 @@ func (c *capture) result(ctx context.Context) (CaptureResult, error) {
 	}
 	if size > 0 {
 		root.Layers = append(root.Layers, layer)
-	}
-	for _, p := range root.Packs {
-		root.Counts.StoredBytes += p.Size
 	}
 	return CaptureResult{
 		Root: root, Packs: c.packer.packs, PackBytes: c.packer.bytes, LayerBytes: size,

@@ -16,9 +16,10 @@ const maxSkippedText = 1 << 20
 // their packs into the layer.
 type finisher struct {
 	*capture
-	tally   tally
-	pending []*record // in order
-	lost    map[string]bool
+	written  manifest.Summary
+	redacted int64     // files
+	pending  []*record // in order
+	lost     map[string]bool
 
 	spool *spool // nil as long as the layer is empty
 	layer *manifest.LayerWriter
@@ -29,7 +30,7 @@ type finisher struct {
 }
 
 func newFinisher(c *capture) finisher {
-	return finisher{capture: c, tally: newTally(), lost: map[string]bool{}}
+	return finisher{capture: c, lost: map[string]bool{}}
 }
 
 func (f *finisher) close() {
@@ -161,13 +162,14 @@ func (f *finisher) finish(rec *record) error {
 		e.Chunks = rec.located()
 	}
 	if rec.redacted {
-		f.tally.counts.RedactedFiles++
+		f.redacted++
 	}
 	if !f.parent.rebase && rec.parent != nil && sameForRestore(e, rec.parent) {
-		f.tally.add(rec.parent)
-		return nil
+		return f.written.Add(*rec.parent)
 	}
-	f.tally.add(e)
+	if err := f.written.Add(*e); err != nil {
+		return err
+	}
 	return f.write(*e)
 }
 

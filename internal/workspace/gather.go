@@ -274,8 +274,7 @@ func (g *gatherer) keep(ctx context.Context, rec *record) error {
 	if err := g.release(ctx, rec.entry.Path); err != nil {
 		return err
 	}
-	g.gathered.add(rec.parent)
-	return nil
+	return g.gathered.Add(*rec.parent)
 }
 
 // add puts a record into the batch, after the directories that it decides about.
@@ -340,8 +339,7 @@ func withdrawn(rec *record) *record {
 
 func (g *gatherer) append(ctx context.Context, rec *record) error {
 	if rec.entry.Kind == manifest.Dir && !g.parent.rebase && rec.parent != nil && sameForRestore(&rec.entry, rec.parent) {
-		g.gathered.add(rec.parent)
-		return nil
+		return g.gathered.Add(*rec.parent)
 	}
 	g.batch.records = append(g.batch.records, rec)
 	if len(g.batch.records) >= batchRecords {

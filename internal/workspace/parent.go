@@ -23,9 +23,6 @@ const clockMargin = int64(2e9)
 // 100 bytes of memory each. Above it only content that stayed at its path is.
 const maxIndexed = 300_000
 
-// maxLayers is how many layers a checkpoint has at most before all is written anew.
-const maxLayers = 8
-
 // parentTree is the checkpoint that a capture goes out from.
 type parentTree struct {
 	root   manifest.Root
@@ -48,11 +45,9 @@ func openParent(ctx context.Context, options CaptureOptions) (*parentTree, error
 	if p.layers, err = fetchLayers(ctx, options.Store, p.root); err != nil {
 		return nil, fmt.Errorf("read parent %s: %w", p.root.ID, err)
 	}
-	above := int64(0)
-	for _, l := range p.root.Layers[min(1, len(p.root.Layers)):] {
-		above += l.Size
-	}
-	p.rebase = len(p.root.Layers) == 0 || len(p.root.Layers) >= maxLayers || 2*above > p.root.Layers[0].Size
+	// As if this capture's layer, whose size is not known yet, lay above already.
+	next := manifest.Root{Layers: append(slices.Clone(p.root.Layers), manifest.PackRef{})}
+	p.rebase = len(p.root.Layers) == 0 || manifest.Rebase(next)
 	p.byStat = sameForms(p.root.Policy.RedactForms, options.Policy.RedactForms) && sameSecrets(p.root.Redaction, options.Secrets) &&
 		(p.root.Policy.Xattrs || !options.Policy.Xattrs)
 	return p, nil
