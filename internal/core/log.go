@@ -63,18 +63,11 @@ type LogWriter struct {
 // sealed is given. r is the record as the caller last saw it; its successor is
 // returned. The bytes are in their store before the log's end moves past them.
 func (w *LogWriter) Append(ctx context.Context, r Run, data []byte, sealed *Sealed) (Run, error) {
-	digest, err := resume(r.LogHash)
+	a, segment, err := w.piece(r, data)
 	if err != nil {
-		return Run{}, fmt.Errorf("append to run %s: %w", r.RunKey, err)
+		return Run{}, err
 	}
-	digest.Write(data)
-	state, err := digest.(encoding.BinaryMarshaler).MarshalBinary()
-	if err != nil {
-		return Run{}, fmt.Errorf("append to run %s: %w", r.RunKey, err)
-	}
-	end := r.LogEnd + int64(len(data))
-	sum := sha256.Sum256(data)
-	segment := Segment{From: r.LogEnd, End: end, Epoch: r.Epoch, SHA256: hex.EncodeToString(sum[:]), ExpiresAt: w.expiry()}
+	a.Sealed = sealed
 	switch {
 	case len(data) == 0:
 	case len(data) <= w.Inline:
@@ -85,26 +78,34 @@ func (w *LogWriter) Append(ctx context.Context, r Run, data []byte, sealed *Seal
 			return Run{}, fmt.Errorf("append to run %s: %w", r.RunKey, err)
 		}
 	}
-	a := Append{Epoch: r.Epoch, From: r.LogEnd, End: end, Hash: state, Tail: tailOf(r.LogTail, data), Omitted: r.LogOmitted, Sealed: sealed}
 	return w.Log.Append(ctx, r.RunKey, a, segment)
+}
+
+// piece is what data, the journal's bytes from the log's end on, makes of the record and
+// of the log. Where the bytes are to be found is for the caller to say.
+func (w *LogWriter) piece(r Run, data []byte) (Append, Segment, error) {
+	digest, err := resume(r.LogHash)
+	if err != nil {
+		return Append{}, Segment{}, fmt.Errorf("append to run %s: %w", r.RunKey, err)
+	}
+	digest.Write(data)
+	state, err := digest.(encoding.BinaryMarshaler).MarshalBinary()
+	if err != nil {
+		return Append{}, Segment{}, fmt.Errorf("append to run %s: %w", r.RunKey, err)
+	}
+	end, sum := r.LogEnd+int64(len(data)), sha256.Sum256(data)
+	a := Append{Epoch: r.Epoch, From: r.LogEnd, End: end, Hash: state, Tail: tailOf(r.LogTail, data), Omitted: r.LogOmitted}
+	return a, Segment{From: r.LogEnd, End: end, Epoch: r.Epoch, SHA256: hex.EncodeToString(sum[:]), ExpiresAt: w.expiry()}, nil
 }
 
 // AppendStored delivers a piece that is under key already; data are its bytes, read from
 // there. It never seals.
 func (w *LogWriter) AppendStored(ctx context.Context, r Run, key string, data []byte) (Run, error) {
-	digest, err := resume(r.LogHash)
+	a, segment, err := w.piece(r, data)
 	if err != nil {
-		return Run{}, fmt.Errorf("append to run %s: %w", r.RunKey, err)
+		return Run{}, err
 	}
-	digest.Write(data)
-	state, err := digest.(encoding.BinaryMarshaler).MarshalBinary()
-	if err != nil {
-		return Run{}, fmt.Errorf("append to run %s: %w", r.RunKey, err)
-	}
-	end := r.LogEnd + int64(len(data))
-	sum := sha256.Sum256(data)
-	segment := Segment{From: r.LogEnd, End: end, Epoch: r.Epoch, SHA256: hex.EncodeToString(sum[:]), Blob: key, ExpiresAt: w.expiry()}
-	a := Append{Epoch: r.Epoch, From: r.LogEnd, End: end, Hash: state, Tail: tailOf(r.LogTail, data), Omitted: r.LogOmitted}
+	segment.Blob = key
 	return w.Log.Append(ctx, r.RunKey, a, segment)
 }
 

@@ -100,49 +100,15 @@ func passSandbox(c *change, seen core.Sandbox, next core.RunID, now core.Millis)
 // that this very resume has landed.
 func judgeResume(images map[int]item, t core.Resumed) error {
 	if image, ok := images[resumeRun]; ok {
-		r, err := decodeRun(image)
-		if err != nil {
-			return err
-		}
-		if _, err = t.ApplyRun(r); err == nil || t.Landed(r) {
-			return unless(t.Landed(r))
-		}
-		return err
+		return judged(image, decodeRun, t.ApplyRun, t.Landed)
 	}
 	if image, ok := images[resumeBox]; ok || t.Debt == nil {
-		box, err := decodeSandbox(image)
-		if err != nil {
-			return err
-		}
-		if _, err = t.ApplySandbox(box); err == nil {
-			return unless(false)
-		}
-		return err
+		return judged(image, decodeSandbox, t.ApplySandbox, nil)
 	}
-	return judgeOwing(images, *t.Debt)
-}
-
-// judgeOwing tells which part of a debt's move does not hold, where it is a part of a
-// resume, whose own parts come first.
-func judgeOwing(images map[int]item, t core.MoveDebt) error {
 	if image, ok := images[resumeBox+1+debtRun]; ok {
-		r, err := decodeRun(image)
-		if err != nil {
-			return err
-		}
-		if _, err = t.ApplyRun(r); err == nil {
-			return unless(false)
-		}
-		return err
+		return judged(image, decodeRun, t.Debt.ApplyRun, nil)
 	}
-	row, err := decodeLedger(images[resumeBox+1+debtRow])
-	if err != nil {
-		return err
-	}
-	if _, err = t.ApplyRow(row); err == nil {
-		return unless(false)
-	}
-	return err
+	return judged(images[resumeBox+1+debtRow], decodeLedger, t.Debt.ApplyRow, nil)
 }
 
 // encodeCapture is what captures are told, as one text: nothing is decided from its
@@ -221,23 +187,9 @@ func judgeContinue(images map[int]item, t core.Continued) error {
 		return t.Met(have)
 	}
 	if image, ok := images[continueParent]; ok {
-		parent, err := decodeRun(image)
-		if err != nil {
-			return err
-		}
-		if _, err = t.ApplyParent(parent); err == nil {
-			return unless(false)
-		}
-		return err
+		return judged(image, decodeRun, t.ApplyParent, nil)
 	}
-	box, err := decodeSandbox(images[continueBox])
-	if err != nil {
-		return err
-	}
-	if _, err = t.ApplySandbox(box); err == nil {
-		return unless(false)
-	}
-	return err
+	return judged(images[continueBox], decodeSandbox, t.ApplySandbox, nil)
 }
 
 // History lists the runs of threads.

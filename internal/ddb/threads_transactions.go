@@ -140,7 +140,7 @@ func judgeCommit(images map[int]item, t core.Commit) error {
 		taken = &name
 	}
 	if th == nil && taken == nil {
-		return unless(false) // a checkpoint without a name
+		return errAllowed // a checkpoint without a name
 	}
 	return t.Judge(th, taken)
 }
@@ -193,15 +193,13 @@ func judgeDelete(images map[int]item, t core.DeleteHead) error {
 		if t.Landed(*th, gone) {
 			return nil
 		}
-		if _, err := t.ApplyThread(*th); err != nil {
-			return err
-		}
-		return unless(false)
+		_, err := t.ApplyThread(*th)
+		return wrongly(err)
 	}
 	if _, ok := images[deleteNext]; ok {
 		return &core.RefusedError{Op: t.Name(), Record: "checkpoint " + string(t.Next.ID), Why: "next"}
 	}
-	return unless(false) // a head without its checkpoint
+	return errAllowed // a head without its checkpoint
 }
 
 // Trim takes old checkpoints away in one transaction.
@@ -223,14 +221,6 @@ func (s *Threads) Trim(ctx context.Context, t core.Trim) error {
 		return wrongly(err)
 	})
 	return wrapUnlessRefused(err, "trim thread %s", t.Writer.ThreadKey)
-}
-
-// wrongly is err, or the disagreement that no error is.
-func wrongly(err error) error {
-	if err != nil {
-		return err
-	}
-	return unless(false)
 }
 
 // Fork begins threads from a checkpoint in one transaction.
@@ -307,7 +297,7 @@ func judgeFork(images map[int]item, t core.Fork) error {
 			return t.Refused(branch, "fork-destination-not-empty")
 		}
 	}
-	return unless(false)
+	return errAllowed
 }
 
 // branchesAt are the indexes of the branches' first actions.

@@ -76,35 +76,38 @@ func (s *Transactions) launchItems(t core.Launched) ([]types.TransactWriteItem, 
 // shows that this very launch has landed.
 func judgeLaunch(images map[int]item, t core.Launched) error {
 	if image, ok := images[launchRow]; ok {
-		row, err := decodeLedger(image)
-		if err != nil {
-			return err
-		}
-		if _, err = t.ApplyRow(row); err == nil || t.Landed(row) {
-			return unless(t.Landed(row))
-		}
-		return err
+		return judged(image, decodeLedger, t.ApplyRow, t.Landed)
 	}
 	if image, ok := images[launchRun]; ok {
-		run, err := decodeRun(image)
-		if err != nil {
-			return err
-		}
-		if _, err = t.ApplyRun(run); err == nil {
-			return unless(false)
-		}
-		return err
+		return judged(image, decodeRun, t.ApplyRun, nil)
 	}
 	return &core.RefusedError{Op: t.Name(), Record: "sandbox " + string(t.Sandbox.Key), Why: "exists"}
 }
 
-// unless is nil if the write has landed, else the disagreement that a refusal
-// without a reason is.
-func unless(landed bool) error {
-	if landed {
+// judged tells what the image says of a record whose condition failed in a cancelled
+// transaction: nothing is wrong if it shows that the very transaction has landed, where
+// it is one that can; else apply says what is.
+func judged[R any](image item, decode func(item) (R, error), apply func(R) (R, error), landed func(R) bool) error {
+	r, err := decode(image)
+	switch {
+	case err != nil:
+		return err
+	case landed != nil && landed(r):
 		return nil
 	}
-	return fmt.Errorf("%w: a write that the records allow", errDisagree)
+	_, err = apply(r)
+	return wrongly(err)
+}
+
+// errAllowed is the disagreement that a refusal without a reason is.
+var errAllowed = fmt.Errorf("%w: a write that the records allow", errDisagree)
+
+// wrongly is err, or the disagreement that no error is.
+func wrongly(err error) error {
+	if err != nil {
+		return err
+	}
+	return errAllowed
 }
 
 // Condemn makes a task unfindable before it is stopped, in one transaction.
@@ -157,14 +160,7 @@ func (s *Transactions) condemnItems(t core.Condemn) ([]types.TransactWriteItem, 
 
 func judgeCondemn(images map[int]item, t core.Condemn) error {
 	if image, ok := images[condemnRow]; ok {
-		row, err := decodeLedger(image)
-		if err != nil {
-			return err
-		}
-		if _, err = t.ApplyRow(row); err == nil || t.Landed(row) {
-			return unless(t.Landed(row))
-		}
-		return err
+		return judged(image, decodeLedger, t.ApplyRow, t.Landed)
 	}
 	var box *core.Sandbox
 	if image := images[condemnBox]; len(image) > 0 {
@@ -174,10 +170,7 @@ func judgeCondemn(images map[int]item, t core.Condemn) error {
 		}
 		box = &decoded
 	}
-	if err := t.CheckSandbox(box); err != nil {
-		return err
-	}
-	return unless(false)
+	return wrongly(t.CheckSandbox(box))
 }
 
 // MoveDebt lets the ledger row owe what the run owed, in one transaction.
@@ -218,23 +211,9 @@ func (s *Transactions) debtItems(t core.MoveDebt) ([]types.TransactWriteItem, er
 // that this very move has landed.
 func judgeDebt(images map[int]item, t core.MoveDebt) error {
 	if image, ok := images[debtRun]; ok {
-		r, err := decodeRun(image)
-		if err != nil {
-			return err
-		}
-		if _, err = t.ApplyRun(r); err == nil || t.Landed(r) {
-			return unless(t.Landed(r))
-		}
-		return err
+		return judged(image, decodeRun, t.ApplyRun, t.Landed)
 	}
-	row, err := decodeLedger(images[debtRow])
-	if err != nil {
-		return err
-	}
-	if _, err = t.ApplyRow(row); err == nil {
-		return unless(false)
-	}
-	return err
+	return judged(images[debtRow], decodeLedger, t.ApplyRow, nil)
 }
 
 // transact sends a transaction; judge tells what its failed conditions mean.

@@ -180,22 +180,9 @@ func (p *Process) MoveDebt(ctx context.Context, t core.MoveDebt) error {
 		if err != nil {
 			return err
 		}
-		after, err := t.ApplyRun(clone(before))
-		if err != nil {
+		if err := s.moveDebt(t); err != nil {
 			return unless(t.Landed(before), err)
 		}
-		row, err := s.row(t.Instance)
-		if err != nil {
-			return err
-		}
-		moved, err := t.ApplyRow(row)
-		if err != nil {
-			return err
-		}
-		s.accuseRow(t.Name(), row, moved)
-		s.accuseRun(t.Name(), before, after)
-		s.setRun(after)
-		s.setRow(moved)
 		p.wrote("move debt " + t.Run.String())
 		return nil
 	})
