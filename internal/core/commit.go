@@ -76,7 +76,7 @@ func (k *Keeper) commitCapture(ctx context.Context, w working, data []byte) erro
 		Writer: w.writer(), Expected: w.step.Checkpoint, Checkpoint: made, Token: w.step.Token, Release: releases(w.Lease.Owner),
 	}
 	return AppendCheckpoint(ctx, k.Threads, t, func() error {
-		t.Checkpoint.Manifest, err = k.sealRoot(ctx, w, data, made)
+		t.Checkpoint.Manifest, err = k.sealRoot(ctx, w, handed{data, facts}, made)
 		if err != nil {
 			return err
 		}
@@ -126,21 +126,23 @@ func (k *Keeper) checkpointOf(ctx context.Context, w working, facts ManifestFact
 	return c, err
 }
 
+// handed is a root as a sandbox hands it in.
+type handed struct {
+	data  []byte
+	facts ManifestFacts
+}
+
 // sealRoot writes a root as the server knows it, once everything that it names is there
 // and it is one that can be restored.
-func (k *Keeper) sealRoot(ctx context.Context, w working, data []byte, c Checkpoint) (ObjectRef, error) {
-	facts, err := k.Manifests.Facts(data)
-	if err != nil {
-		return ObjectRef{}, err
-	}
+func (k *Keeper) sealRoot(ctx context.Context, w working, in handed, c Checkpoint) (ObjectRef, error) {
 	listed, err := k.listed(ctx, w)
 	if err != nil {
 		return ObjectRef{}, err
 	}
-	if err := k.checkStored(ctx, w, facts, listed); err != nil {
+	if err := k.checkStored(ctx, w, in.facts, listed); err != nil {
 		return ObjectRef{}, err
 	}
-	sealed, err := k.Manifests.Seal(data, ManifestSeal{
+	sealed, err := k.Manifests.Seal(in.data, ManifestSeal{
 		ID: c.ID, Parent: c.Parent, CreatedAt: c.CreatedAt, Owner: func(p PackRef) ThreadID { return listed[nameOf(p)].Owner },
 	})
 	if err != nil {

@@ -321,27 +321,6 @@ func (t LoseWorkspace) Landed(th Thread) bool {
 	return th.WorkspaceLost != nil && th.WorkspaceLost.Run == t.Run
 }
 
-// FoundWorkspace takes a run's loss back.
-type FoundWorkspace struct {
-	Run RunID
-	Now Millis
-}
-
-// Name is "found workspace".
-func (FoundWorkspace) Name() string { return "found workspace" }
-
-// Apply: that run's loss is recorded.
-func (t FoundWorkspace) Apply(th Thread) (Thread, error) {
-	if th.WorkspaceLost == nil || th.WorkspaceLost.Run != t.Run {
-		return threadRefusal(t, th, "run")
-	}
-	th.WorkspaceLost, th.UpdatedAt = nil, t.Now
-	return th, nil
-}
-
-// Landed: no loss is recorded.
-func (FoundWorkspace) Landed(th Thread) bool { return th.WorkspaceLost == nil }
-
 // NoteRun says that a run began in the thread, which is no place for a fork any more.
 type NoteRun struct {
 	Run RunID

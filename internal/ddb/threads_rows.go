@@ -162,19 +162,6 @@ type threadRow struct {
 	UpdatedAt     core.Millis      `dynamodbav:"updatedAt,omitempty"`
 }
 
-func encodeThread(th core.Thread) (item, error) {
-	row := threadRow{
-		head: head{threadPK(th.ThreadKey), skHead, version}, Tenant: th.Tenant, Thread: th.Thread, Head: th.Head, Fence: th.Fence,
-		LeaseOwner: th.Lease.Owner, LeaseUntil: th.Lease.Until, Floor: th.Floor, Conversation: conversationOf(th.Conversation),
-		PendingRuns: th.PendingRuns, WorkspaceLost: (*lossRow)(th.WorkspaceLost), Step: stepOf(th.Step), FirstRun: th.FirstRun,
-		Artifacts: th.Artifacts, UpdatedAt: th.UpdatedAt,
-	}
-	if f := th.Fork; f != nil {
-		row.Fork, row.ForkOwners = &forkRow{f.From, f.Checkpoint, objectRow(f.Manifest)}, f.Owners
-	}
-	return attributevalue.MarshalMap(row)
-}
-
 // threadDecoder reads the item of that thread; no item is the thread of which nothing is
 // known. What it does not understand is an error: heads are moved on its answer.
 func threadDecoder(k core.ThreadKey) func(item) (core.Thread, error) {

@@ -137,11 +137,6 @@ func threadFacts(k core.ThreadKey, t core.ThreadTransition) (*change, error) {
 		c.need(is("headId", t.Head))
 		c.setAny("workspaceLost", lossRow{t.Run, t.Why, t.Now})
 		return c, nil
-	case core.FoundWorkspace:
-		c := newThreadChange(k, t.Now)
-		c.need(same("workspaceLost.run", t.Run))
-		c.remove("workspaceLost")
-		return c, nil
 	case core.NoteRun:
 		c := newThreadChange(k, t.Now)
 		c.setOnce("firstRun", t.Run)

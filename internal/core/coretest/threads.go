@@ -685,13 +685,6 @@ var threadTransitions = map[string]drawing[core.Thread, core.ThreadTransition]{
 	"LoseWorkspace": {draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
 		return core.LoseWorkspace{Run: runIDs.Draw(rt, "run"), Why: texts.Draw(rt, "why"), Head: as(rt, "head", th.Head, heads), Now: moments.Draw(rt, "now")}
 	}},
-	"FoundWorkspace": {draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
-		run := runIDs.Draw(rt, "run")
-		if th.WorkspaceLost != nil {
-			run = as(rt, "lost", th.WorkspaceLost.Run, runIDs)
-		}
-		return core.FoundWorkspace{Run: run, Now: moments.Draw(rt, "now")}
-	}},
 	"NoteRun": {draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
 		return core.NoteRun{Run: runIDs.Draw(rt, "run"), Now: moments.Draw(rt, "now")}
 	}},
