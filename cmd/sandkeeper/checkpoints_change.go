@@ -147,26 +147,14 @@ type checkpointsGC struct {
 
 // collectedView is what it prints of one thread, or of all of them.
 type collectedView struct {
-	Applied bool                `json:"applied"`
-	Thread  *collectedThread    `json:"thread,omitempty"`
-	Threads *collectedEverybody `json:"threads,omitempty"`
+	Applied bool                   `json:"applied"`
+	Thread  *collectedThread       `json:"thread,omitempty"`
+	Threads *core.CollectAllReport `json:"threads,omitempty"`
 }
 
 type collectedThread struct {
 	core.ThreadKey
 	core.CollectReport
-}
-
-// collectedEverybody is the function's answer for all threads.
-type collectedEverybody struct {
-	Threads   int   `json:"threads"`
-	Collected int   `json:"collected"`
-	Busy      int   `json:"busy"` // with a writer; theirs comes another day
-	Failed    int   `json:"failed"`
-	Deleted   int   `json:"deleted"`
-	Reclaimed int64 `json:"reclaimed"` // bytes
-	Missing   int   `json:"missing"`   // needed, but not there
-	More      bool  `json:"more,omitempty"`
 }
 
 // Run prints what is, or was, of no use, and exits with 5 if something that is needed is
@@ -208,7 +196,7 @@ func (c *checkpointsGC) collect(ctx context.Context, in *installation, out *cons
 	defer out.Done()
 	v.Applied = apply
 	if c.All {
-		v.Threads = &collectedEverybody{}
+		v.Threads = &core.CollectAllReport{}
 		return v, in.checkpoint(ctx, "gc", key, map[string]bool{"apply": apply}, v.Threads)
 	}
 	v.Thread = &collectedThread{ThreadKey: key}

@@ -12,18 +12,6 @@ import (
 // collectReserve is how much of an invocation's time is left to a thread at least.
 const collectReserve = 30 * time.Second
 
-// allReport is what became of every thread's collection.
-type allReport struct {
-	Threads   int   `json:"threads"`
-	Collected int   `json:"collected"`
-	Busy      int   `json:"busy"` // with a writer; theirs comes another day
-	Failed    int   `json:"failed"`
-	Deleted   int   `json:"deleted"`
-	Reclaimed int64 `json:"reclaimed"` // bytes
-	Missing   int   `json:"missing"`   // needed, but not there
-	More      bool  `json:"more,omitempty"`
-}
-
 // collectRequest is one thread's collection, or, without a thread, everybody's.
 type collectRequest = core.CollectRequest
 
@@ -37,12 +25,12 @@ func collect(ctx context.Context, h handler, q collectRequest) (any, error) {
 // collectAll goes over all threads, and fails at the end if any of them did. It begins
 // somewhere else each time: where one invocation's time is too short, nobody's garbage
 // stays for ever.
-func (h handler) collectAll(ctx context.Context, apply bool) (allReport, error) {
+func (h handler) collectAll(ctx context.Context, apply bool) (core.CollectAllReport, error) {
 	keys, err := h.keeper.ThreadKeys(ctx)
 	if err != nil {
-		return allReport{}, err
+		return core.CollectAllReport{}, err
 	}
-	report := allReport{Threads: len(keys)}
+	report := core.CollectAllReport{Threads: len(keys)}
 	if len(keys) > 0 {
 		first := rand.N(len(keys))
 		keys = append(keys[first:len(keys):len(keys)], keys[:first]...)
@@ -62,7 +50,7 @@ func (h handler) collectAll(ctx context.Context, apply bool) (allReport, error) 
 	return report, nil
 }
 
-func (h handler) collectOne(ctx context.Context, q core.CollectRequest, report *allReport) {
+func (h handler) collectOne(ctx context.Context, q core.CollectRequest, report *core.CollectAllReport) {
 	r, err := h.keeper.Collect(ctx, q)
 	switch {
 	case core.Refused(err):

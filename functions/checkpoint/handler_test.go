@@ -518,7 +518,7 @@ func TestTheScheduleCollectsEveryThread(t *testing.T) {
 		fail: map[core.ThreadID]error{"busy": &core.RefusedError{Op: "acquire lease", Why: "writer-conflict"}},
 	}
 	answer, err := quiet(&r).handle(t.Context(), sample(t, "checkpoint-collect.json"))
-	want := allReport{Threads: 3, Collected: 2, Busy: 1, Deleted: 4, Reclaimed: 20, Missing: 2}
+	want := core.CollectAllReport{Threads: 3, Collected: 2, Busy: 1, Deleted: 4, Reclaimed: 20, Missing: 2}
 	if err != nil || answer != want {
 		t.Errorf("answered %+v, %v, want %+v", answer, err, want)
 	}
@@ -532,7 +532,7 @@ func TestTheScheduleCollectsEveryThread(t *testing.T) {
 		t.Errorf("collected %v", got)
 	}
 	r.fail["1"] = errors.New("throttled")
-	if answer, err := quiet(&r).handle(t.Context(), sample(t, "checkpoint-collect.json")); err == nil || answer.(allReport).Collected != 1 {
+	if answer, err := quiet(&r).handle(t.Context(), sample(t, "checkpoint-collect.json")); err == nil || answer.(core.CollectAllReport).Collected != 1 {
 		t.Errorf("a failed one: answered %+v, %v", answer, err)
 	}
 }
@@ -550,7 +550,7 @@ func TestACollectionWithoutTimeStops(t *testing.T) {
 	defer cancel()
 	r := recorder{keys: []core.ThreadKey{key}}
 	answer, err := quiet(&r).handle(ctx, sample(t, "checkpoint-collect.json"))
-	if want := (allReport{Threads: 1, More: true}); err != nil || answer != want {
+	if want := (core.CollectAllReport{Threads: 1, More: true}); err != nil || answer != want {
 		t.Errorf("answered %+v, %v", answer, err)
 	}
 }

@@ -183,6 +183,18 @@ type CollectReport struct {
 	More      bool  `json:"more,omitempty"` // Most was reached
 }
 
+// CollectAllReport is what became of the collection of every thread.
+type CollectAllReport struct {
+	Threads   int   `json:"threads"`
+	Collected int   `json:"collected"`
+	Busy      int   `json:"busy"` // with a writer; theirs comes another day
+	Failed    int   `json:"failed"`
+	Deleted   int   `json:"deleted"`
+	Reclaimed int64 `json:"reclaimed"` // bytes
+	Missing   int   `json:"missing"`   // needed, but not there
+	More      bool  `json:"more,omitempty"`
+}
+
 // KeepRequest is retention: the newest checkpoints stay, and named ones.
 type KeepRequest struct {
 	ThreadKey

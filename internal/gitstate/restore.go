@@ -153,6 +153,15 @@ func (r *restoring) open(context.Context) (err error) {
 	return err
 }
 
+// openBelow opens the workspace, beyond which nothing is written, and names a place in it.
+func openBelow(workspace, at string) (space *os.Root, rel string, err error) {
+	if rel, err = filepath.Rel(workspace, at); err != nil {
+		return nil, "", err
+	}
+	space, err = os.OpenRoot(workspace)
+	return space, rel, err
+}
+
 // create makes an empty repository. HEAD comes last: without it there is none, and
 // the next attempt begins again.
 func (r *restoring) create(workspace string) error {
@@ -163,15 +172,11 @@ func (r *restoring) create(workspace string) error {
 	if !inside(workspace, at) {
 		return refuse(OutsideOfWorkspace)
 	}
-	space, err := os.OpenRoot(workspace)
+	space, rel, err := openBelow(workspace, at)
 	if err != nil {
 		return err
 	}
 	defer space.Close()
-	rel, err := filepath.Rel(workspace, at)
-	if err != nil {
-		return err
-	}
 	for _, dir := range []string{"objects/info", "objects/pack", "refs/heads", "refs/tags", "info"} {
 		if err := space.MkdirAll(filepath.Join(rel, dir), 0o777); err != nil {
 			return err
@@ -664,15 +669,11 @@ func (r *restoring) writeWorktrees(context.Context) error {
 
 // leadTo writes the .git file of a linked worktree whose directory is there.
 func (r *restoring) leadTo(workspace, at, name string) error {
-	space, err := os.OpenRoot(workspace)
+	space, rel, err := openBelow(workspace, at)
 	if err != nil {
 		return err
 	}
 	defer space.Close()
-	rel, err := filepath.Rel(workspace, at)
-	if err != nil {
-		return err
-	}
 	if info, err := space.Lstat(rel); err != nil || !info.IsDir() {
 		return nil
 	}
