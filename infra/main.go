@@ -9,7 +9,8 @@
 // default observe, enforce in the local variant), onCheckpointFailure (hold or release:
 // what becomes of a sandbox whose workspace cannot be stored; default hold),
 // checkpointConcurrency (how many invocations of the checkpoint function there are at a
-// time; default no cap of its own), eventBus (name of the bus that hears what becomes of
+// time; default no cap of its own), keepCheckpoints (how many of a thread's newest
+// checkpoints outlive the day, beside the named ones; default 0, all), eventBus (name of the bus that hears what becomes of
 // runs), local=true (the variant for an engine on loopback).
 package main
 
@@ -55,6 +56,7 @@ func propsFrom(app awscdk.App) Props {
 	}
 	p.Mode = contextText(app, "mode", mode)
 	p.CheckpointConcurrency = contextGiven(app, "checkpointConcurrency")
+	p.KeepCheckpoints = cmp.Or(contextGiven(app, "keepCheckpoints"), "0")
 	dist := filepath.Join("..", "dist")
 	if p.Local {
 		dist = filepath.Join(dist, "local")

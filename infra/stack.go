@@ -36,6 +36,9 @@ type Props struct {
 	// CheckpointConcurrency is a whole number, at least 1: invocations of the checkpoint
 	// function at a time. Empty: none is reserved.
 	CheckpointConcurrency string
+	// KeepCheckpoints is a whole number: how many of a thread's newest checkpoints outlive
+	// the day, beside the named ones. 0: all.
+	KeepCheckpoints string
 	// Local makes the variant for an engine on loopback: pinned to an account that
 	// no one owns, endpoints as parameters, task events from local Fargate.
 	Local bool
@@ -305,6 +308,7 @@ func (k *keeper) checkpoint() (awslambda.Function, *string) {
 			names.LogBucket:          k.bucket.BucketName(),
 			names.ReclaimQueue:       k.jobs.QueueUrl(),
 			names.CheckpointFunction: new(deployedName(k.props, names.Checkpoint)),
+			names.KeepCheckpoints:    k.keepCheckpoints(),
 		},
 		local:    k.endpoints,
 		grants:   k.checkpointGrants(),
@@ -329,6 +333,16 @@ func (k *keeper) checkpointConcurrency() *float64 {
 		panic(fmt.Errorf("context checkpointConcurrency: want a whole number of at least 1, got %q", given))
 	}
 	return new(float64(n))
+}
+
+// keepCheckpoints panics, and so fails the synthesis, for what is no number: the function
+// would not start.
+func (k *keeper) keepCheckpoints() *string {
+	given := k.props.KeepCheckpoints
+	if _, err := strconv.ParseUint(given, 10, 31); err != nil {
+		panic(fmt.Errorf("context keepCheckpoints: want a whole number of at least 0, got %q", given))
+	}
+	return &given
 }
 
 func (k *keeper) reclaim(checkpoint awslambda.Function) awslambda.Function {

@@ -444,6 +444,38 @@ func TestWhatIsNoConcurrencyIsRefused(t *testing.T) {
 	}
 }
 
+// TestContextSaysHowManyCheckpointsAreKept: all of them, where it does not.
+func TestContextSaysHowManyCheckpointsAreKept(t *testing.T) {
+	dir := t.TempDir()
+	for _, f := range names.Functions {
+		writeBinary(dir, f)
+	}
+	for _, test := range []struct {
+		name string
+		of   template
+		want string
+	}{
+		{"without context", production, "0"},
+		{"the CLI's text", synthesize(t.TempDir(), dir, map[string]any{"keepCheckpoints": "20"}), "20"},
+		{"a number", synthesize(t.TempDir(), dir, map[string]any{"keepCheckpoints": 7}), "7"},
+	} {
+		env := test.of.one(t, "AWS::Lambda::Function", string(names.Checkpoint)).Properties["Environment"]
+		same(t, test.name, at(env, "Variables", string(names.KeepCheckpoints)), test.want)
+	}
+	for _, given := range []any{"-1", "2.5", "some", "+5", " 5", true, -3} {
+		func() {
+			defer func() {
+				want := "context keepCheckpoints: want a whole number of at least 0, got " + strconv.Quote(fmt.Sprint(given))
+				if said := fmt.Sprint(recover()); !strings.Contains(said, want) {
+					t.Errorf("%v: said %q, want %q", given, said, want)
+				}
+			}()
+			app := awscdk.NewApp(&awscdk.AppProps{Outdir: new(t.TempDir()), Context: &map[string]any{"keepCheckpoints": given}})
+			(&keeper{props: propsFrom(app)}).keepCheckpoints()
+		}()
+	}
+}
+
 // TestATickIsTriedOnce: a tick is worthless a minute later, at each of its hops.
 func TestATickIsTriedOnce(t *testing.T) {
 	once := properties{"MaximumEventAgeInSeconds": 60, "MaximumRetryAttempts": 0}

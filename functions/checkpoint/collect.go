@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
 // collectReserve is how much of an invocation's time is left to a thread at least.
@@ -22,10 +24,28 @@ func collect(ctx context.Context, h handler, q collectRequest) (any, error) {
 	return h.keeper.Collect(ctx, q)
 }
 
-// collectAll goes over all threads, and fails at the end if any of them did. It begins
+// collectAll collects the garbage of all threads, or plans to.
+func (h handler) collectAll(ctx context.Context, apply bool) (core.CollectAllReport, error) {
+	return h.everywhere(ctx, func(key core.ThreadKey, report *core.CollectAllReport) {
+		h.collectOne(ctx, core.CollectRequest{ThreadKey: key, Apply: apply}, report)
+	})
+}
+
+// daily lets go of the checkpoints that the installation keeps no longer, and of what
+// only they needed.
+func (h handler) daily(ctx context.Context) (core.CollectAllReport, error) {
+	return h.everywhere(ctx, func(key core.ThreadKey, report *core.CollectAllReport) {
+		if h.keep > 0 && !h.keepOne(ctx, key, report) {
+			return
+		}
+		h.collectOne(ctx, core.CollectRequest{ThreadKey: key, Apply: true}, report)
+	})
+}
+
+// everywhere visits all threads, and fails at the end if any of them did. It begins
 // somewhere else each time: where one invocation's time is too short, nobody's garbage
 // stays for ever.
-func (h handler) collectAll(ctx context.Context, apply bool) (core.CollectAllReport, error) {
+func (h handler) everywhere(ctx context.Context, visit func(core.ThreadKey, *core.CollectAllReport)) (core.CollectAllReport, error) {
 	keys, err := h.keeper.ThreadKeys(ctx)
 	if err != nil {
 		return core.CollectAllReport{}, err
@@ -40,28 +60,52 @@ func (h handler) collectAll(ctx context.Context, apply bool) (core.CollectAllRep
 			report.More = true
 			break
 		}
-		h.collectOne(ctx, core.CollectRequest{ThreadKey: key, Apply: apply}, &report)
+		visit(key, &report)
 	}
 	h.log.InfoContext(ctx, "collect", "threads", report.Threads, "collected", report.Collected, "busy", report.Busy, "failed", report.Failed,
-		"deleted", report.Deleted, "reclaimed", report.Reclaimed, "missing", report.Missing, "more", report.More)
+		"removed", report.Removed, "deleted", report.Deleted, "reclaimed", report.Reclaimed, "missing", report.Missing, "more", report.More)
 	if report.Failed > 0 {
 		return report, fmt.Errorf("collect: %d of %d threads failed", report.Failed, report.Threads)
 	}
 	return report, nil
 }
 
-func (h handler) collectOne(ctx context.Context, q core.CollectRequest, report *core.CollectAllReport) {
-	r, err := h.keeper.Collect(ctx, q)
+// keepOne lets go of a thread's old checkpoints, and tells whether there is anything left
+// to do for it: who could not be asked now is asked tomorrow.
+func (h handler) keepOne(ctx context.Context, key core.ThreadKey, report *core.CollectAllReport) bool {
+	removed, err := h.keeper.Keep(ctx, core.KeepRequest{ThreadKey: key, Newest: h.keep})
+	report.Removed += len(removed)
+	return h.visited(ctx, "keep", key, err, report)
+}
+
+// visited counts a thread that was not to be had, and tells whether it was.
+func (h handler) visited(ctx context.Context, what string, key core.ThreadKey, err error, report *core.CollectAllReport) bool {
 	switch {
 	case core.Refused(err):
 		report.Busy++
 	case err != nil:
 		report.Failed++
-		h.log.ErrorContext(ctx, "collect", "tenant", string(q.Tenant), "thread", string(q.Thread), "err", err)
-	default:
-		report.Collected++
-		report.Deleted += r.Deleted
-		report.Reclaimed += r.Reclaimed
-		report.Missing += r.Missing
+		h.log.ErrorContext(ctx, what, "tenant", string(key.Tenant), "thread", string(key.Thread), "err", err)
 	}
+	return err == nil
+}
+
+func (h handler) collectOne(ctx context.Context, q core.CollectRequest, report *core.CollectAllReport) {
+	r, err := h.keeper.Collect(ctx, q)
+	if !h.visited(ctx, "collect", q.ThreadKey, err, report) {
+		return
+	}
+	report.Collected++
+	report.Deleted += r.Deleted
+	report.Reclaimed += r.Reclaimed
+	report.Missing += r.Missing
+}
+
+// parseKeep reads how many checkpoints of a thread outlive the day.
+func parseKeep(text string) (int, error) {
+	n, err := strconv.ParseUint(text, 10, 31)
+	if err != nil {
+		return 0, fmt.Errorf("%s: want a whole number of at least 0, got %q", names.KeepCheckpoints, text)
+	}
+	return int(n), nil
 }

@@ -28,6 +28,9 @@ type handler struct {
 	log    *slog.Logger
 	relays core.Relayer
 	self   beginner
+	// keep is how many of a thread's newest checkpoints outlive the day, beside the named
+	// ones; 0: all.
+	keep int
 }
 
 // beginner begins a call of this function that nobody waits for.
@@ -55,7 +58,7 @@ func (h handler) handle(ctx context.Context, event json.RawMessage) (any, error)
 	case e.RequestContext != nil:
 		return h.request(ctx, event)
 	case e.Source == names.SourceSchedule && e.DetailType == names.DetailScheduleCollect:
-		return h.collectAll(ctx, true)
+		return h.daily(ctx)
 	case e.Source != "" || e.DetailType != "":
 		return nil, fmt.Errorf("checkpoint: want the schedule, a request or a call, got source %.80q with %.80q", e.Source, e.DetailType)
 	}

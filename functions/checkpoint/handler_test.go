@@ -104,7 +104,11 @@ func (r *recorder) Verify(_ context.Context, key core.ThreadKey, id core.Checkpo
 }
 
 func (r *recorder) Keep(_ context.Context, q core.KeepRequest) ([]core.CheckpointID, error) {
-	return []core.CheckpointID{"old"}, r.ask("keep", q)
+	err := r.ask("keep", q)
+	if fail := r.fail[q.Thread]; fail != nil {
+		return nil, fail
+	}
+	return []core.CheckpointID{"old"}, err
 }
 
 func (r *recorder) Relay(ctx context.Context, q core.RelayRequest, by core.Relay) (core.StepReport, error) {
@@ -167,7 +171,9 @@ func sample(t testing.TB, name string) json.RawMessage {
 }
 
 // quiet is a handler whose log nobody reads.
-func quiet(r *recorder) handler { return handler{r, slog.New(slog.DiscardHandler), nil, r} }
+func quiet(r *recorder) handler {
+	return handler{keeper: r, log: slog.New(slog.DiscardHandler), self: r}
+}
 
 // answered is the answer as its receiver reads it.
 func answered(t testing.TB, answer any) string {
@@ -496,7 +502,7 @@ func TestNoTokenIsLogged(t *testing.T) {
 	var log bytes.Buffer
 	for _, err := range []error{nil, core.ErrToken, errors.New("fault")} {
 		r := recorder{err: err, data: []byte("data")}
-		h := handler{&r, slog.New(slog.NewTextHandler(&log, nil)), nil, &r}
+		h := handler{keeper: &r, log: slog.New(slog.NewTextHandler(&log, nil)), self: &r}
 		for path := range routes {
 			for _, body := range []string{`{}`, `{"packs":[{"sha256":"` + sum + `","size":5}]}`, token} {
 				send(t, h, request{path: path, body: body})
@@ -534,6 +540,51 @@ func TestTheScheduleCollectsEveryThread(t *testing.T) {
 	r.fail["1"] = errors.New("throttled")
 	if answer, err := quiet(&r).handle(t.Context(), sample(t, "checkpoint-collect.json")); err == nil || answer.(core.CollectAllReport).Collected != 1 {
 		t.Errorf("a failed one: answered %+v, %v", answer, err)
+	}
+}
+
+// TestTheScheduleLetsOldCheckpointsGo before it collects what only they needed. A thread
+// that cannot be asked is left alone.
+func TestTheScheduleLetsOldCheckpointsGo(t *testing.T) {
+	busy := core.ThreadKey{Tenant: "a", Thread: "busy"}
+	r := recorder{
+		keys: []core.ThreadKey{key, busy},
+		fail: map[core.ThreadID]error{"busy": &core.RefusedError{Op: "acquire lease", Why: "writer-conflict"}},
+	}
+	h := quiet(&r)
+	h.keep = 3
+	answer, err := h.handle(t.Context(), sample(t, "checkpoint-collect.json"))
+	if want := (core.CollectAllReport{Threads: 2, Collected: 1, Busy: 1, Removed: 1, Deleted: 2, Reclaimed: 10, Missing: 1}); err != nil || answer != want {
+		t.Errorf("answered %+v, %v, want %+v", answer, err, want)
+	}
+	var mine []any
+	for _, asked := range r.asked {
+		switch q := asked.(type) {
+		case core.KeepRequest:
+			if q.ThreadKey == key {
+				mine = append(mine, q)
+			}
+		case core.CollectRequest:
+			if q.ThreadKey == busy {
+				t.Errorf("collected %v, whose checkpoints were not to be had", q)
+			}
+			mine = append(mine, q)
+		}
+	}
+	want := []any{core.KeepRequest{ThreadKey: key, Newest: 3}, core.CollectRequest{ThreadKey: key, Apply: true}}
+	if !reflect.DeepEqual(mine, want) {
+		t.Errorf("asked for %+v, want %+v", mine, want)
+	}
+}
+
+func TestWhatIsNoNumberOfCheckpointsIsRefused(t *testing.T) {
+	for _, text := range []string{"", "-1", "all", "2.5", " 3", "99999999999"} {
+		if _, err := parseKeep(text); err == nil || !strings.Contains(err.Error(), "want a whole number of at least 0") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if n, err := parseKeep("12"); n != 12 || err != nil {
+		t.Errorf("12: %d, %v", n, err)
 	}
 }
 

@@ -5,6 +5,8 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/aws/aws-lambda-go/lambda"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	awslambda "github.com/aws/aws-sdk-go-v2/service/lambda"
@@ -24,6 +26,10 @@ import (
 
 func main() {
 	b := boot.New(names.Checkpoint)
+	keep, err := parseKeep(b.Get(names.KeepCheckpoints))
+	if err != nil {
+		panic(fmt.Errorf("boot checkpoint: %w", err)) // it does not start half configured
+	}
 	db, functions := dynamodb.NewFromConfig(b.AWS), awslambda.NewFromConfig(b.AWS)
 	objects := s3blob.NewObjects(s3.NewFromConfig(b.AWS), b.Get(names.LogBucket))
 	agents := core.ExecJobStarter{Exec: ecsexec.New(b.AWS), Format: core.DefaultJournal}
@@ -34,5 +40,5 @@ func main() {
 		Queue: sqsout.New(sqs.NewFromConfig(b.AWS), b.Get(names.ReclaimQueue)), Logger: b.Log,
 	}
 	self := &lambdacheckpoint.Caller{Lambda: functions, Function: b.Get(names.CheckpointFunction)}
-	lambda.StartHandlerFunc(handler{keeper, b.Log, agents, self}.handle)
+	lambda.StartHandlerFunc(handler{keeper, b.Log, agents, self, keep}.handle)
 }

@@ -192,6 +192,7 @@ type CollectAllReport struct {
 	Deleted   int   `json:"deleted"`
 	Reclaimed int64 `json:"reclaimed"` // bytes
 	Missing   int   `json:"missing"`   // needed, but not there
+	Removed   int   `json:"removed"`   // checkpoints that are kept no longer
 	More      bool  `json:"more,omitempty"`
 }
 

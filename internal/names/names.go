@@ -41,6 +41,7 @@ const (
 	Install            Key = "INSTALL"               // name of this installation; startedBy at ECS is <install>/<instanceId>
 	Mode               Key = "MODE"                  // the mode that holds until an operator sets one
 	OnFailure          Key = "ON_CHECKPOINT_FAILURE" // what becomes of a sandbox whose workspace cannot be stored
+	KeepCheckpoints    Key = "KEEP_CHECKPOINTS"      // how many of a thread's newest checkpoints outlive the day, beside the named ones; 0: all
 	Tenants            Key = "TENANTS"               // JSON: for which tenants a caller may act, by the alias that it invokes
 )
 
@@ -66,7 +67,7 @@ var Values = map[Key][]string{Mode: {ModeObserve, ModeEnforce}, OnFailure: {Fail
 var Env = map[Function][]Key{
 	Reap:       {RunsTable, SandboxesTable, LogBucket, Cluster, ReclaimQueue, ShardQueue, EventBus, ProbeFunction, Install, Mode},
 	Probe:      {SandboxesTable},
-	Checkpoint: {CheckpointsTable, SandboxesTable, LogBucket, ReclaimQueue, CheckpointFunction},
+	Checkpoint: {CheckpointsTable, SandboxesTable, LogBucket, ReclaimQueue, CheckpointFunction, KeepCheckpoints},
 	Reclaim:    {RunsTable, SandboxesTable, CheckpointsTable, CheckpointFunction, EventBus, Mode, OnFailure},
 	Session: {
 		RunsTable, SandboxesTable, CheckpointsTable, LogBucket, Cluster, ReclaimQueue, CheckpointFunction, EventBus, Install, Tenants,
