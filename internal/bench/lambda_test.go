@@ -99,19 +99,25 @@ func function(ctx context.Context, t *testing.T, f names.Function, api *runtimeA
 		"AWS_SECRET_ACCESS_KEY=test", "AWS_EC2_METADATA_DISABLED=true", "AWS_ENDPOINT_URL=" + aws, "GOMAXPROCS=2",
 	}
 	for _, key := range names.Env[f] {
-		value := "bench"
-		if allowed := names.Values[key]; allowed != nil {
-			value = allowed[len(allowed)-1]
-		}
-		if key == names.Tenants {
-			value = `{"":["-"]}`
-		}
-		if key == names.ReclaimQueue || key == names.ShardQueue {
-			value = aws + "/000000000000/bench"
-		}
-		c.Env = append(c.Env, string(key)+"="+value)
+		c.Env = append(c.Env, string(key)+"="+given(key, aws))
 	}
 	return c
+}
+
+// given is what a stack could give a function.
+func given(key names.Key, aws string) string {
+	allowed := names.Values[key]
+	switch {
+	case len(allowed) > 0:
+		return allowed[len(allowed)-1]
+	case key == names.Tenants:
+		return `{"":["-"]}`
+	case key == names.KeepCheckpoints:
+		return "0"
+	case key == names.ReclaimQueue || key == names.ShardQueue:
+		return aws + "/000000000000/bench"
+	}
+	return "bench"
 }
 
 // nowhere is an endpoint that a function must not need.
