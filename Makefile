@@ -65,6 +65,8 @@ build: ## Build functions for Lambda (arm64) and the sandboxes' agent for both m
 build-local: ## Build functions and agent for this machine, to dist/local
 	$(call stage,$(HOST),local,dist/local)
 	$(call agent,$(HOST),dist/local/agent)
+	@mkdir -p dist/local/example-tool
+	@$(HOST) $(GOBUILD) -o dist/local/example-tool/bootstrap ./examples/tool-go
 
 dist/%/bootstrap: build ;@:
 dist/local/%/bootstrap: build-local ;@:
@@ -87,7 +89,7 @@ synth-local: cdk.out/local/manifest.json ## Synthesize the stack's local variant
 
 .PHONY: check
 check: ## Format, vet, fix, staticcheck, tidy: both modules, cheapest first
-	@unformatted=$$(gofmt -l $(wildcard *.go cmd functions internal infra scripts)); \
+	@unformatted=$$(gofmt -l $(wildcard *.go cmd examples functions internal infra scripts)); \
 		test -z "$$unformatted" || { echo "not formatted:"; echo "$$unformatted"; exit 1; }
 	go vet ./...
 	cd infra && go vet ./...

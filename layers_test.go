@@ -93,8 +93,10 @@ var layers = []layer{{
 	refuse: func(imported, _ string) bool { return strings.HasPrefix(imported, "github.com/aws/") },
 	reason: "it is in every image, and needs only the URLs that it is given",
 }, {
-	name:     "nothing but functions and boot knows Lambda's runtime",
-	packages: func(path string) bool { return !below("functions")(path) && path != "internal/boot" },
+	name: "nothing but functions and boot knows Lambda's runtime",
+	packages: func(path string) bool {
+		return !below("functions")(path) && path != "internal/boot" && path != "examples/tool-go"
+	},
 	refuse: func(imported, _ string) bool {
 		return imported == "github.com/aws/aws-lambda-go/lambda" || imported == "github.com/aws/aws-lambda-go/lambdacontext"
 	},
