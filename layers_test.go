@@ -73,7 +73,7 @@ var layers = []layer{{
 }, {
 	name:     "test doubles are in no binary",
 	packages: binary, deep: true,
-	refuse: anyOf("internal/mem", "internal/core/coretest", "internal/engine/enginetest"),
+	refuse: anyOf("internal/mem", "internal/core/coretest", "internal/engine/enginetest", "internal/engine/installtest"),
 	reason: "a fake that ships is a bug nobody sees",
 }, {
 	name:     "functions hold no local machinery",

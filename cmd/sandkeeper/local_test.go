@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 		main()
 	}
 	code := m.Run()
-	if err := uninstall(); err != nil {
+	if err := shared.Close(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}

@@ -6,37 +6,33 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	dynamotypes "github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 	"github.com/aws/aws-sdk-go-v2/service/lambda"
-	"github.com/aws/aws-sdk-go-v2/service/scheduler"
-	"github.com/aws/aws-sdk-go-v2/service/scheduler/types"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/sandkeeper/sandkeeper/internal/console"
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/ddb"
-	"github.com/sandkeeper/sandkeeper/internal/ecsexec"
 	"github.com/sandkeeper/sandkeeper/internal/ecstask"
 	"github.com/sandkeeper/sandkeeper/internal/engine"
-	"github.com/sandkeeper/sandkeeper/internal/engine/enginetest"
+	"github.com/sandkeeper/sandkeeper/internal/engine/installtest"
 	"github.com/sandkeeper/sandkeeper/internal/localfargate"
 	"github.com/sandkeeper/sandkeeper/internal/names"
-	"github.com/sandkeeper/sandkeeper/internal/sqsout"
 )
 
 // world is a deployed stack with local Fargate, and a host's side of both. One serves
 // the whole test process.
 type world struct {
+	*installtest.Installation
+
 	dir     string
 	engine  *engine.Engine
 	fargate *localfargate.Server
@@ -49,110 +45,25 @@ type world struct {
 	host    core.Launcher
 }
 
-var shared struct {
-	once sync.Once
-	at   *world
-	err  error
-}
+// shared is the installation of this test process. The agent is where tasks look for
+// it while a test puts it there.
+var shared installtest.Shared
 
 // installed returns the installation of this test process, and points the tool's
 // environment at it.
 func installed(t *testing.T) *world {
 	t.Helper()
-	e := enginetest.Shared(t)
-	shared.once.Do(func() { shared.err = install(e) })
-	if errors.Is(shared.err, fs.ErrNotExist) && os.Getenv("CI") == "" {
-		t.Skip(shared.err)
-	}
-	if shared.err != nil {
-		t.Fatal(shared.err)
-	}
-	w := shared.at
+	in := shared.Get(t)
 	for _, name := range []string{"AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "SANDKEEPER_STACK", "SANDKEEPER_OUTPUTS", "SANDKEEPER_AS"} {
 		t.Setenv(name, "")
 		os.Unsetenv(name)
 	}
-	t.Setenv("AWS_ENDPOINT_URL", e.Endpoint)
-	t.Setenv("AWS_ENDPOINT_URL_ECS", w.fargate.URL())
-	return w
-}
-
-func install(e *engine.Engine) error {
-	dir, err := os.MkdirTemp("", "sandkeeper-cli-")
-	if err != nil {
-		return err
+	t.Setenv("AWS_ENDPOINT_URL", in.Engine.Endpoint)
+	t.Setenv("AWS_ENDPOINT_URL_ECS", in.Fargate.URL())
+	return &world{
+		Installation: in, dir: in.Dir, engine: in.Engine, fargate: in.Fargate, out: in.Out,
+		db: in.DB, queues: in.Queues, lambda: in.Functions, runs: in.Runs, boxes: in.Boxes, host: in.Host,
 	}
-	w := &world{dir: dir, engine: e}
-	shared.at = w // what is begun is closed, whatever fails behind it
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return err
-	}
-	sender, err := localfargate.NewSender(e.Endpoint, engine.Region, "")
-	if err != nil {
-		return err
-	}
-	w.fargate, err = localfargate.New(localfargate.Options{
-		Dir: filepath.Join(dir, "fargate"), Visible: []string{dir}, Events: sender.Send, Habits: localfargate.QuickHabits(),
-		Env: []string{core.AgentVariable + "=" + filepath.Join(dir, core.AgentName)}, // there while a test puts it there
-	})
-	if err != nil {
-		return err
-	}
-	if err := w.fargate.Start(); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-	defer cancel()
-	if w.out, err = e.Deploy(ctx, engine.Deployment{ECSEndpoint: w.fargate.URL()}); err != nil {
-		return err
-	}
-	w.connect()
-	return w.stopClock(ctx)
-}
-
-func (w *world) connect() {
-	cfg := w.engine.Config()
-	atECS := cfg.Copy()
-	atECS.BaseEndpoint = new(w.fargate.URL())
-	w.db, w.queues, w.lambda = dynamodb.NewFromConfig(cfg), sqs.NewFromConfig(cfg), lambda.NewFromConfig(cfg)
-	w.runs = ddb.NewRuns(w.db, w.out[names.OutRunsTable])
-	w.boxes = ddb.NewSandboxes(w.db, w.out[names.OutSandboxesTable])
-	tasks := &ecstask.Tasks{ECS: w.engine.ECS(w.fargate.URL())}
-	w.host = core.Launcher{
-		Runs: w.runs, Sandboxes: w.boxes, Ledger: w.boxes,
-		Transactions: ddb.NewTransactions(w.db, w.out[names.OutRunsTable], w.out[names.OutSandboxesTable]),
-		Tasks:        tasks, Describer: tasks,
-		Agents: core.JournalStarter{Exec: ecsexec.New(atECS), Format: core.DefaultJournal},
-		Queue:  sqsout.New(w.queues, w.out[names.OutReclaimQueue]), Limits: core.DefaultLimits, Install: w.out[names.OutInstall],
-	}
-}
-
-// stopClock keeps the deployed schedule from sweeping behind the tests' back.
-func (w *world) stopClock(ctx context.Context) error {
-	client := scheduler.NewFromConfig(w.engine.Config())
-	name := w.out[names.OutInstall] + "-" + names.TickSchedule
-	s, err := client.GetSchedule(ctx, &scheduler.GetScheduleInput{Name: &name})
-	if err != nil {
-		return err
-	}
-	_, err = client.UpdateSchedule(ctx, &scheduler.UpdateScheduleInput{
-		Name: &name, Description: s.Description, ScheduleExpression: s.ScheduleExpression,
-		FlexibleTimeWindow: s.FlexibleTimeWindow, Target: s.Target, State: types.ScheduleStateDisabled,
-	})
-	return err
-}
-
-// uninstall ends what was begun. The engine ends with the process.
-func uninstall() error {
-	w := shared.at
-	if w == nil {
-		return nil
-	}
-	var err error
-	if w.fargate != nil {
-		err = w.fargate.Close()
-	}
-	return errors.Join(err, os.RemoveAll(w.dir))
 }
 
 // answer is what a command line came to.
@@ -221,11 +132,7 @@ func (w *world) begin(t *testing.T, a agent) core.Run {
 	}
 	t.Cleanup(func() { w.end(t, r.RunKey) })
 	m := core.KeyMaterial{Provider: ecstask.Provider, Definition: r.Definition, Tenant: r.Tenant, Thread: r.Thread}
-	spec := core.TaskSpec{
-		Cluster: w.out[names.OutCluster], TaskDefinition: w.out[names.OutTaskDefinition], Container: names.AgentContainer,
-		Subnets: strings.Split(w.out[names.OutSubnets], ","), SecurityGroups: []string{w.out[names.OutSecurityGroup]}, AssignPublicIP: true,
-	}
-	if r, err = w.host.Launch(t.Context(), r, m, spec); err != nil {
+	if r, err = w.host.Launch(t.Context(), r, m, w.Spec()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err = w.host.StartAgent(t.Context(), r, core.JournalStart{Shell: a.shell}, nil); err != nil {

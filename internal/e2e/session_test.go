@@ -57,7 +57,7 @@ func (c caller) must(t *testing.T, operation string, request map[string]any, ans
 // start begins a run, in as many steps as it takes.
 func (c caller) start(t *testing.T, run core.RunID, shell string, change map[string]any) core.StartReport {
 	t.Helper()
-	spec := c.in.spec()
+	spec := c.in.Spec()
 	request := map[string]any{
 		"run": run, "thread": c.thread, "host": c.host, "agent": map[string]any{"shell": shell},
 		"definition": map[string]any{"name": "e2e", "version": 1, "checkpoint": "finished", "task": map[string]any{

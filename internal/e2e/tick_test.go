@@ -14,11 +14,11 @@ func TestTheDeployedScheduleSweeps(t *testing.T) {
 	in := installed(t)
 	r := in.begin(t, agent{run: "scheduled", shell: "echo done"})
 	t.Cleanup(func() {
-		if err := in.setSchedule(contextOf(t), types.ScheduleStateDisabled); err != nil {
+		if err := in.SetSchedule(contextOf(t), types.ScheduleStateDisabled); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := in.setSchedule(t.Context(), types.ScheduleStateEnabled); err != nil {
+	if err := in.SetSchedule(t.Context(), types.ScheduleStateEnabled); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "a tick", func() bool { return in.run(t, r.RunKey).Status.Terminal() })

@@ -104,7 +104,7 @@ func (in *installation) start(t *testing.T, a agent) (core.Run, error) {
 	}
 	t.Cleanup(func() { in.end(t, r.RunKey) })
 	m := core.KeyMaterial{Provider: "fargate", Definition: r.Definition, Tenant: r.Tenant, Thread: r.Thread}
-	if r, err = host.Launch(t.Context(), r, m, in.spec()); err != nil {
+	if r, err = host.Launch(t.Context(), r, m, in.Spec()); err != nil {
 		return core.Run{}, err
 	}
 	if _, err = host.StartAgent(t.Context(), r, core.JournalStart{Shell: a.shell}, a.input); err != nil || a.stays {

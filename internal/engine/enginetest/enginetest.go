@@ -6,6 +6,7 @@ package enginetest
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"sync"
 	"testing"
@@ -24,7 +25,7 @@ var start = sync.OnceValues(func() (*engine.Engine, error) {
 func Shared(t testing.TB) *engine.Engine {
 	t.Helper()
 	e, err := start()
-	require(t, err)
+	Require(t, err)
 	return e
 }
 
@@ -33,7 +34,7 @@ func Shared(t testing.TB) *engine.Engine {
 func Own(t testing.TB, o engine.Options) *engine.Engine {
 	t.Helper()
 	e, err := engine.Start(t.Context(), o)
-	require(t, err)
+	Require(t, err)
 	t.Cleanup(func() {
 		if err := e.Stop(); err != nil {
 			t.Error(err)
@@ -42,9 +43,12 @@ func Own(t testing.TB, o engine.Options) *engine.Engine {
 	return e
 }
 
-func require(t testing.TB, err error) {
+// Require fails the test for an error; for one that says that something is not
+// installed or not built the test skips instead, unless CI is set.
+func Require(t testing.TB, err error) {
 	t.Helper()
-	if errors.Is(err, engine.ErrNotInstalled) && os.Getenv("CI") == "" {
+	missing := errors.Is(err, engine.ErrNotInstalled) || errors.Is(err, fs.ErrNotExist)
+	if missing && os.Getenv("CI") == "" {
 		t.Skip(err)
 	}
 	if err != nil {
