@@ -129,14 +129,16 @@ const (
 	AgentContainer  = "agent"   // container of the sample task definition
 	SandboxFamily   = "sandbox" // last part of the sample task definition's family
 	LogsPrefix      = "logs"    // second part of a log object's key: <tenant>/logs/<run>/…
+	SpoolPrefix     = "spool"   // second part of a spool piece's key: <tenant>/spool/<run>/…
 	ThreadsPrefix   = "threads" // second part of a checkpoint object's key: <tenant>/threads/<thread>/…
 )
 
-// The tag of log objects, by which the bucket lets them go: a lifecycle rule knows no
-// pattern, and a log's key begins with its tenant.
+// The tag of log and spool objects, by which the bucket lets them go: a lifecycle rule
+// knows no pattern, and their keys begin with a tenant.
 const (
-	TagKind = "kind"
-	KindLog = "log"
+	TagKind   = "kind"
+	KindLog   = "log"
+	KindSpool = "spool"
 )
 
 // How much longer than the record of an ended run its log stays. The record counts

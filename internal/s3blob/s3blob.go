@@ -96,13 +96,19 @@ func (b *Blobs) putOnce(ctx context.Context, key string, data []byte, sum string
 	return err
 }
 
-// tagging is what the bucket's retention goes by: logs, whose keys are
-// <tenant>/logs/…, are tagged; all else stays until it is collected.
+// tagging is what the bucket's retention goes by: logs and pieces of the spool, whose
+// keys are <tenant>/logs/… and <tenant>/spool/…, are tagged; all else stays until it is
+// collected.
 func tagging(key string) *string {
-	if parts := strings.SplitN(key, "/", 3); len(parts) < 3 || parts[1] != names.LogsPrefix {
+	parts := strings.SplitN(key, "/", 3)
+	if len(parts) < 3 {
 		return nil
 	}
-	return new(url.Values{names.TagKind: {names.KindLog}}.Encode())
+	kind, ok := map[string]string{names.LogsPrefix: names.KindLog, names.SpoolPrefix: names.KindSpool}[parts[1]]
+	if !ok {
+		return nil
+	}
+	return new(url.Values{names.TagKind: {kind}}.Encode())
 }
 
 // compare tells whether the object that is there has the checksum sum.
