@@ -1,0 +1,136 @@
+package client
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"iter"
+	"time"
+)
+
+// ErrTaskStopped says that the run's task has stopped under its agent, and that nothing
+// can be read there any more. A host detaches: a sweep finds out what is lost, and ends
+// the run.
+var ErrTaskStopped = errors.New("client: the task of the run has stopped")
+
+// Line is a line of a run's output.
+type Line struct {
+	From int64  // byte position of its first byte
+	Next int64  // byte position behind it and its newline: from there Follow goes on
+	Text []byte // without the newline; the caller's own
+	// Cut says that the line goes on in the next one: it is too long for one.
+	Cut bool
+	// Omitted says that output is missing here, from From to Next: of a transcript that is
+	// too long, head and tail are kept.
+	Omitted bool
+}
+
+const (
+	// longest is the longest line that is given whole, bytes.
+	longest = 1 << 20
+	// pollSeconds is how long one tail waits for output.
+	pollSeconds = 20
+	// stallSeconds is how long a run may be without its first byte: an agent that thinks
+	// first is not dead. The run's TTL bounds it.
+	stallSeconds = 7 * 24 * 3600
+	// stepPause is between two calls of a step, and after a tail that came back empty.
+	stepPause = time.Second
+)
+
+// Follow gives a run's output line by line from a byte position on, and waits for more
+// until the run's output is over or ctx ends. With q.Host, the host that has the run, it
+// reads the sandbox's journal; without, as every viewer may, the log, which is a little
+// behind. An error is the last that it yields: a refusal, no answer, or why ctx ended. To
+// go on, Follow again from the last line's Next.
+func Follow(ctx context.Context, api API, q TailRequest) iter.Seq2[Line, error] {
+	return func(yield func(Line, error) bool) {
+		f := follower{api: api, q: q, begins: q.From}
+		f.q.WaitSeconds = cmp.Or(q.WaitSeconds, pollSeconds)
+		f.q.StallSeconds = cmp.Or(q.StallSeconds, stallSeconds)
+		for {
+			report, err := f.tail(ctx)
+			if err != nil {
+				yield(Line{}, err)
+				return
+			}
+			if !f.take(report, yield) || report.End {
+				return
+			}
+		}
+	}
+}
+
+// follower is a Follow on its way.
+type follower struct {
+	api    API
+	q      TailRequest
+	held   []byte // the line that has not ended yet
+	begins int64  // its position
+	spent  bool   // the last tail gave nothing
+}
+
+// tail asks once, and again where somebody else reads the sandbox.
+func (f *follower) tail(ctx context.Context) (TailReport, error) {
+	for {
+		if f.spent {
+			if err := pause(ctx, stepPause); err != nil {
+				return TailReport{}, err
+			}
+		}
+		report, err := f.api.Tail(ctx, f.q)
+		f.spent = err != nil || report.Next <= f.q.From
+		switch {
+		case ctx.Err() != nil:
+			return TailReport{}, context.Cause(ctx)
+		case CodeOf(err) == Busy:
+			continue
+		case f.spent && report.Waiting != "" && report.Run.TaskStoppedAt != 0 && !report.End:
+			return report, ErrTaskStopped
+		}
+		return report, err
+	}
+}
+
+// take gives out the lines of a piece; false: nobody wants more.
+func (f *follower) take(report TailReport, yield func(Line, error) bool) bool {
+	f.q.From = max(f.q.From, report.Next)
+	f.held = append(f.held, report.Data...)
+	for {
+		end := bytes.IndexByte(f.held, '\n')
+		switch {
+		case end >= 0 && end <= longest:
+			if !f.give(end, 1, false, yield) {
+				return false
+			}
+		case len(f.held) > longest:
+			if !f.give(longest, 0, true, yield) {
+				return false
+			}
+		default:
+			return f.rest(report, yield)
+		}
+	}
+}
+
+// rest deals with what is behind the last newline: held back until the line ends, unless
+// nothing follows, or what follows is left out.
+func (f *follower) rest(report TailReport, yield func(Line, error) bool) bool {
+	gap := report.Next > report.From+int64(len(report.Data))
+	if (report.End || gap) && len(f.held) > 0 && !f.give(len(f.held), 0, gap, yield) {
+		return false
+	}
+	if !gap {
+		return true
+	}
+	from := f.begins
+	f.begins = report.Next
+	return yield(Line{From: from, Next: report.Next, Omitted: true}, nil)
+}
+
+// give gives out the first n bytes that are held, and drops what is behind them.
+func (f *follower) give(n, drop int, cut bool, yield func(Line, error) bool) bool {
+	line := Line{From: f.begins, Next: f.begins + int64(n+drop), Text: bytes.Clone(f.held[:n]), Cut: cut}
+	f.held, f.begins = f.held[n+drop:], line.Next
+	return yield(line, nil)
+}
