@@ -106,6 +106,10 @@ test: setup synth-local ## Run every test, against the local engine where one is
 	go test -count=1 -timeout 10m -run "^TestExploration$$" -v ./internal/core
 	cd infra && go test -shuffle=on -timeout 10m ./...
 
+.PHONY: test-iam
+test-iam: setup synth-local ## Try every call of every role on an engine that enforces IAM; make test does so too
+	go test -count=1 -timeout 10m -run '^TestIAM$$' -v ./internal/engine ./internal/engine/policy
+
 .PHONY: soak
 soak: ## Simulate STEPS steps (a million) that nobody has seen, one port call at a time
 	@SOAK_STEPS=$(or $(STEPS),1000000) go test -count=1 -timeout 0 -run '^TestSoak$$' -v ./internal/sim

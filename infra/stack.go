@@ -53,7 +53,7 @@ const (
 
 // loopback is what the local variant takes as an endpoint: this machine, or this
 // machine as its own containers see it.
-const loopback = `^http://(127\.0\.0\.1|localhost|\[::1\]|host\.docker\.internal)(:[0-9]+)?/?$`
+const loopback = `^https?://(127\.0\.0\.1|localhost|\[::1\]|host\.docker\.internal)(:[0-9]+)?/?$`
 
 // reclaimWorkers times the ECS calls a second of one worker stays under the
 // account's shared bucket for ExecuteCommand, StopTask and RunTask.

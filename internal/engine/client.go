@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net/http"
@@ -24,10 +25,17 @@ func (e *Engine) Config() aws.Config {
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: key, SecretAccessKey: key, Source: "engine"}, nil
 		}),
-		HTTPClient: &http.Client{Transport: wholeBody{&http.Transport{
-			MaxIdleConnsPerHost: 32, IdleConnTimeout: time.Minute,
-		}}},
+		HTTPClient: &http.Client{Transport: wholeBody{e.transport()}},
 	}
+}
+
+// transport trusts the engine's certificate, if it has one.
+func (e *Engine) transport() *http.Transport {
+	t := &http.Transport{MaxIdleConnsPerHost: 32, IdleConnTimeout: time.Minute}
+	if e.tls != nil {
+		t.TLSClientConfig = &tls.Config{RootCAs: e.tls.pool}
+	}
+	return t
 }
 
 // wholeBody sends bodies that nothing else holds. A server as fast as one on

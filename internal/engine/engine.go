@@ -53,6 +53,9 @@ type Options struct {
 	// ECSEndpoint is local Fargate's URL, which functions get as
 	// AWS_ENDPOINT_URL_ECS. Default: the engine's own, a stub that runs nothing.
 	ECSEndpoint string
+	// IAM enforces the policies of roles, which the engine does over TLS only, with
+	// a certificate of its own. The key test stays that of an administrator.
+	IAM bool
 }
 
 // Engine is a running engine. Its methods may be called from many goroutines.
@@ -65,6 +68,7 @@ type Engine struct {
 	Dir string
 
 	root     string
+	tls      *certificate // nil over plain HTTP
 	process  *exec.Cmd
 	lifeline io.Closer
 	exited   chan struct{} // closed after process.Wait; nil if attached
@@ -86,9 +90,15 @@ func Start(ctx context.Context, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	var trust *certificate
+	if o.IAM {
+		if trust, err = newCertificate(dir); err != nil {
+			return nil, err
+		}
+	}
 	// A free port may be taken before the engine binds it; it then exits at once.
 	for range 3 {
-		e := &Engine{Dir: dir, root: root, ECSEndpoint: o.ECSEndpoint, exited: make(chan struct{})}
+		e := &Engine{Dir: dir, root: root, tls: trust, ECSEndpoint: o.ECSEndpoint, exited: make(chan struct{})}
 		if err = e.launch(python, doomed); err != nil {
 			return nil, err
 		}
@@ -154,7 +164,7 @@ func (e *Engine) launch(python, doomed string) error {
 	if err != nil {
 		return err
 	}
-	e.Endpoint = "http://" + address
+	e.Endpoint = e.scheme() + "://" + address
 	if e.ECSEndpoint == "" {
 		e.ECSEndpoint = e.Endpoint
 	}
@@ -192,7 +202,7 @@ func (e *Engine) launch(python, doomed string) error {
 // function's: what the stack forgets to declare must not be found here.
 func (e *Engine) processEnv(address string) []string {
 	_, port, _ := net.SplitHostPort(address)
-	return append(e.Env(),
+	env := append(e.Env(),
 		"TMPDIR="+filepath.Join(e.Dir, "tmp"),
 		"STATE_DIR="+filepath.Join(e.Dir, "state"),
 		"GATEWAY_PORT="+port,
@@ -203,6 +213,10 @@ func (e *Engine) processEnv(address string) []string {
 		"SFTP_ENABLED=0",
 		"PYTHONDONTWRITEBYTECODE=1",
 	)
+	if e.tls != nil {
+		env = append(env, "AUTH=true", "USE_SSL=1", "MINISTACK_SSL_CERT="+e.tls.file, "MINISTACK_SSL_KEY="+e.tls.keyFile)
+	}
+	return env
 }
 
 // awaitReady polls until the engine answers, exits or takes too long.
@@ -212,7 +226,7 @@ func (e *Engine) awaitReady(ctx context.Context) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if ready(ctx, e.Endpoint) {
+		if e.ready(ctx) {
 			return nil
 		}
 		select {
@@ -225,14 +239,14 @@ func (e *Engine) awaitReady(ctx context.Context) error {
 	}
 }
 
-func ready(ctx context.Context, endpoint string) bool {
+func (e *Engine) ready(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, endpoint+"/_ministack/ready", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, e.Endpoint+"/_ministack/ready", nil)
 	if err != nil {
 		return false
 	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := (&http.Client{Transport: e.transport()}).Do(request)
 	if err != nil {
 		return false
 	}

@@ -15,7 +15,7 @@ import (
 // Env is the complete environment of a local command: nothing of the caller's
 // but PATH, so that no profile, token or endpoint of an account gets in.
 func (e *Engine) Env() []string {
-	return []string{
+	env := []string{
 		"PATH=" + os.Getenv("PATH"),
 		"HOME=" + filepath.Join(e.Dir, "home"),
 		"LANG=C.UTF-8",
@@ -33,6 +33,10 @@ func (e *Engine) Env() []string {
 		"HTTPS_PROXY=http://127.0.0.1:9",
 		"NO_PROXY=127.0.0.1,localhost,::1",
 	}
+	if e.tls != nil {
+		env = append(env, "AWS_CA_BUNDLE="+e.tls.file, "SSL_CERT_FILE="+e.tls.file, "NODE_EXTRA_CA_CERTS="+e.tls.file)
+	}
+	return env
 }
 
 // required are the variables that a local command must have, with their values.
