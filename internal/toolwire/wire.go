@@ -30,7 +30,7 @@ const (
 	// MaxPieces is how many pieces one request names.
 	MaxPieces = 32
 	// MaxPiece is the longest piece of a journal, bytes.
-	MaxPiece = 4 << 20
+	MaxPiece = 1 << 20
 	// MaxSpool is how many bytes of its journal one run may spool, and MaxSpoolPieces in
 	// how many pieces.
 	MaxSpool       = 1 << 30
