@@ -10,6 +10,7 @@ import (
 	"github.com/aws/aws-lambda-go/events"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/metrics"
 	"github.com/sandkeeper/sandkeeper/internal/transfer"
 )
 
@@ -53,6 +54,7 @@ func (h handler) request(ctx context.Context, event json.RawMessage) (any, error
 	}
 	refused := refusalOf(err)
 	h.log.WarnContext(ctx, "agent", append([]any{"path", path}, refused.told(err)...)...)
+	h.meter.Emit(metrics.OfRefusal(refused.Code))
 	return respond(refused.Status, refused.answer())
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/metrics"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
@@ -64,6 +65,7 @@ func (h handler) everywhere(ctx context.Context, visit func(core.ThreadKey, *cor
 	}
 	h.log.InfoContext(ctx, "collect", "threads", report.Threads, "collected", report.Collected, "busy", report.Busy, "failed", report.Failed,
 		"removed", report.Removed, "deleted", report.Deleted, "reclaimed", report.Reclaimed, "missing", report.Missing, "more", report.More)
+	h.meter.Emit(metrics.OfCollection(report))
 	if report.Failed > 0 {
 		return report, fmt.Errorf("collect: %d of %d threads failed", report.Failed, report.Threads)
 	}

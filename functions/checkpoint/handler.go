@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/lambdacheckpoint"
+	"github.com/sandkeeper/sandkeeper/internal/metrics"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
@@ -26,6 +27,7 @@ var _ keeper = (*core.Keeper)(nil)
 type handler struct {
 	keeper keeper
 	log    *slog.Logger
+	meter  *metrics.Meter
 	relays core.Relayer
 	self   beginner
 	// keep is how many of a thread's newest checkpoints outlive the day, beside the named
@@ -80,6 +82,7 @@ func (h handler) call(ctx context.Context, event json.RawMessage) (any, error) {
 	}
 	r := refusalOf(err)
 	h.log.WarnContext(ctx, "checkpoint", append(about(name, body), r.told(err)...)...)
+	h.meter.Emit(metrics.OfRefusal(r.Code))
 	if r.fault() {
 		return nil, fmt.Errorf("checkpoint: %s: %w", name, err)
 	}

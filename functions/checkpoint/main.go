@@ -37,8 +37,8 @@ func main() {
 		Threads: ddb.NewThreads(db, b.Get(names.CheckpointsTable)), Objects: objects, Blobs: objects, Manifests: archive.Reader{},
 		Sandboxes: ddb.NewSandboxes(db, b.Get(names.SandboxesTable)), Agents: agents,
 		URL:   &lambdacheckpoint.Address{Lambda: functions, Function: b.Get(names.CheckpointFunction), Dial: b.AWS.BaseEndpoint},
-		Queue: sqsout.New(sqs.NewFromConfig(b.AWS), b.Get(names.ReclaimQueue)), Logger: b.Log,
+		Queue: sqsout.New(sqs.NewFromConfig(b.AWS), b.Get(names.ReclaimQueue)), Witness: witness{b.Log, b.Meter}, Logger: b.Log,
 	}
 	self := &lambdacheckpoint.Caller{Lambda: functions, Function: b.Get(names.CheckpointFunction)}
-	lambda.StartHandlerFunc(handler{keeper, b.Log, agents, self, keep}.handle)
+	lambda.StartHandlerFunc(boot.Metered(b, false, handler{keeper, b.Log, b.Meter, agents, self, keep}.handle))
 }

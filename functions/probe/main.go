@@ -20,5 +20,5 @@ func main() {
 		Format:    core.DefaultJournal,
 		Limits:    core.DefaultLimits,
 	}
-	lambda.StartHandlerFunc(handler{journals}.handle)
+	lambda.StartHandlerFunc(boot.Metered(b, false, handler{journals}.handle))
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/metrics"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
@@ -26,6 +27,7 @@ var _ sweeper = (*core.Sweep)(nil)
 type handler struct {
 	sweep sweeper
 	log   *slog.Logger
+	meter *metrics.Meter
 }
 
 // envelope is what tells one event from another.
@@ -46,7 +48,7 @@ func (h handler) handle(ctx context.Context, event json.RawMessage) (any, error)
 	case e.Records != nil:
 		return h.shards(ctx, event)
 	case e.Source == names.SourceSchedule && e.DetailType == names.DetailScheduleDaily:
-		return h.sweep.Daily(ctx)
+		return h.day(ctx)
 	}
 	report, err := h.look(ctx, e, event)
 	if err != nil {
@@ -83,9 +85,24 @@ func (h handler) look(ctx context.Context, e envelope, event json.RawMessage) (c
 	return h.sweep.Run(ctx, request)
 }
 
-// tell logs what an event led to: the sweep logs its own work, but one that handed
-// everything on, or had nothing to do, has none.
+// day audits and prunes.
+func (h handler) day(ctx context.Context) (core.DailyReport, error) {
+	report, err := h.sweep.Daily(ctx)
+	if err == nil {
+		h.meter.Emit(metrics.OfDay(report))
+	}
+	return report, err
+}
+
+// scheduled reports whether the schedule led to an event, if only by way of a queue.
+func (e envelope) scheduled() bool {
+	return e.Source == names.SourceSchedule || e.Source == sourceSQS
+}
+
+// tell logs and measures what an event led to: the sweep logs its own work, but one that
+// handed everything on, or had nothing to do, has none.
 func (h handler) tell(ctx context.Context, e envelope, r core.SweepReport) {
+	h.meter.Emit(metrics.OfSweep(r, e.scheduled(), time.Now()))
 	h.log.InfoContext(ctx, "reap", "source", e.Source, "detailType", e.DetailType, "considered", r.Considered,
 		"probed", r.Probed, "fannedOut", r.FannedOut, "oldestLap", r.OldestLap, "errors", len(r.Errors))
 }

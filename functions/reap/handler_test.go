@@ -51,7 +51,7 @@ func (r *recorder) Nudged(_ context.Context, key core.RunKey) (core.SweepReport,
 }
 
 // quiet is a handler whose log nobody reads.
-func quiet(s sweeper) handler { return handler{s, slog.New(slog.DiscardHandler)} }
+func quiet(s sweeper) handler { return handler{s, slog.New(slog.DiscardHandler), nil} }
 
 func sample(t *testing.T, name string) json.RawMessage {
 	t.Helper()

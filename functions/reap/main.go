@@ -12,5 +12,5 @@ import (
 
 func main() {
 	b := boot.New(names.Reap)
-	lambda.StartHandlerFunc(handler{wire(b), b.Log}.handle)
+	lambda.StartHandlerFunc(boot.Metered(b, true, handler{wire(b), b.Log, b.Meter}.handle))
 }

@@ -49,7 +49,7 @@ func TestAMessageSweepsItsShard(t *testing.T) {
 func TestOnlyTheMessageThatFailedComesAgain(t *testing.T) {
 	got := recorder{fail: map[int]error{2: errors.New("list shard 2: throttled")}}
 	var log bytes.Buffer
-	h := handler{&got, slog.New(slog.NewTextHandler(&log, nil))}
+	h := handler{&got, slog.New(slog.NewTextHandler(&log, nil)), nil}
 	answer, err := h.handle(t.Context(), batch(t,
 		message("m1", `{"shards":[1]}`),
 		message("m2", `{"shards":[2]}`),
@@ -128,7 +128,7 @@ func TestEveryReportIsLogged(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			h := handler{&recorder{}, slog.New(slog.NewTextHandler(&log, nil))}
+			h := handler{&recorder{}, slog.New(slog.NewTextHandler(&log, nil)), nil}
 			if _, err := h.handle(t.Context(), json.RawMessage(c.event)); err != nil {
 				t.Fatal(err)
 			}

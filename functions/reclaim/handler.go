@@ -9,6 +9,7 @@ import (
 
 	"github.com/aws/aws-lambda-go/events"
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/metrics"
 )
 
 // doer is the use case.
@@ -21,6 +22,7 @@ var _ doer = (*core.Reclaimer)(nil)
 type handler struct {
 	reclaim doer
 	log     *slog.Logger
+	meter   *metrics.Meter
 }
 
 // jobReserve is the time one message may take: two ECS calls and some writes. One
@@ -36,27 +38,32 @@ func (h handler) handle(ctx context.Context, batch events.SQSEvent) (events.SQSE
 	}
 	// An empty list, not null: not every caller of functions reads null as none.
 	out := events.SQSEventResponse{BatchItemFailures: []events.SQSBatchItemFailure{}}
+	values := metrics.Reclaims()
+	defer func() { h.meter.Emit(values) }()
 	for _, message := range batch.Records {
-		if err := h.one(ctx, message); err != nil {
-			h.log.ErrorContext(ctx, "reclaim", "message", message.MessageId, "err", err)
+		outcome, err := h.one(ctx, message)
+		values.AddReclaim(outcome, err != nil)
+		if err != nil {
+			h.log.ErrorContext(ctx, "reclaim", "message", message.MessageId, "outcome", outcome, "err", err)
 			out.BatchItemFailures = append(out.BatchItemFailures, events.SQSBatchItemFailure{ItemIdentifier: message.MessageId})
 		}
 	}
 	return out, nil
 }
 
-func (h handler) one(ctx context.Context, message events.SQSMessage) error {
+// one does one message. Without an outcome it was not begun.
+func (h handler) one(ctx context.Context, message events.SQSMessage) (core.ReclaimOutcome, error) {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < jobReserve {
-		return fmt.Errorf("message %s: no time left in this invocation", message.MessageId)
+		return "", fmt.Errorf("message %s: no time left in this invocation", message.MessageId)
 	}
 	var job core.ReclaimJob
 	if err := core.DecodeStrict([]byte(message.Body), &job); err != nil {
-		return fmt.Errorf("message %s: %w", message.MessageId, err)
+		return "", fmt.Errorf("message %s: %w", message.MessageId, err)
 	}
 	outcome, err := h.reclaim.Do(ctx, job)
 	if err != nil {
-		return fmt.Errorf("message %s of instance %s: %s: %w", message.MessageId, job.Instance, outcome, err)
+		return outcome, fmt.Errorf("message %s of instance %s: %s: %w", message.MessageId, job.Instance, outcome, err)
 	}
-	h.log.InfoContext(ctx, "reclaim", "run", string(job.Run), "instance", string(job.Instance), "kind", job.Kind, "outcome", outcome)
-	return nil
+	h.log.InfoContext(ctx, "reclaim", "run", core.RunKey{Tenant: job.Tenant, Run: job.Run}.String(), "instance", string(job.Instance), "kind", job.Kind, "outcome", outcome)
+	return outcome, nil
 }

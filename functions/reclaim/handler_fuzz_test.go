@@ -16,7 +16,7 @@ func FuzzMessage(f *testing.F) {
 	f.Add(`{"instance":"i3","kind":"ledger"} {}`)
 	f.Fuzz(func(t *testing.T, body string) {
 		s := &script{}
-		h := handler{s, slog.New(slog.DiscardHandler)}
+		h := handler{s, slog.New(slog.DiscardHandler), nil}
 		out, err := h.handle(t.Context(), events.SQSEvent{Records: []events.SQSMessage{message("m", body), message("good", `{"instance":"i","kind":"ledger"}`)}})
 		if err != nil {
 			t.Fatal(err)

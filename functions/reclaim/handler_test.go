@@ -45,7 +45,7 @@ func failed(r events.SQSEventResponse) []string {
 
 func TestOnlyWhatFailedComesAgain(t *testing.T) {
 	s := &script{fail: map[core.InstanceID]bool{"i2": true}}
-	h := handler{s, slog.New(slog.DiscardHandler)}
+	h := handler{s, slog.New(slog.DiscardHandler), nil}
 	out, err := h.handle(t.Context(), events.SQSEvent{Records: []events.SQSMessage{
 		message("m1", `{"tenant":"a","run":"r1","key":"k","instance":"i1","kind":"end"}`),
 		message("m2", `{"tenant":"a","run":"r2","key":"k","instance":"i2","kind":"end"}`),
@@ -71,7 +71,7 @@ func TestAnEventWithoutRecordsIsOneClearError(t *testing.T) {
 	if err := json.Unmarshal([]byte(`{"instance":"i1","kind":"ledger"}`), &batch); err != nil {
 		t.Fatal(err)
 	}
-	out, err := handler{s, slog.New(slog.DiscardHandler)}.handle(t.Context(), batch)
+	out, err := handler{s, slog.New(slog.DiscardHandler), nil}.handle(t.Context(), batch)
 	if err == nil || err.Error() != "reclaim: want records of SQS, got none" || len(s.jobs) != 0 {
 		t.Errorf("answered %v, %v after %+v", failed(out), err, s.jobs)
 	}
@@ -81,7 +81,7 @@ func TestAMessageWithoutTimeGoesBackUntouched(t *testing.T) {
 	s := &script{}
 	ctx, cancel := context.WithTimeout(t.Context(), jobReserve/2)
 	defer cancel()
-	out, err := handler{s, slog.New(slog.DiscardHandler)}.handle(ctx, events.SQSEvent{Records: []events.SQSMessage{
+	out, err := handler{s, slog.New(slog.DiscardHandler), nil}.handle(ctx, events.SQSEvent{Records: []events.SQSMessage{
 		message("m1", `{"instance":"i3","kind":"ledger"}`),
 	}})
 	if err != nil || !slices.Equal(failed(out), []string{"m1"}) || len(s.jobs) != 0 {
@@ -101,7 +101,7 @@ func TestTheSampleBatchIsUnderstood(t *testing.T) {
 	s := &script{}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	out, err := handler{s, slog.New(slog.DiscardHandler)}.handle(ctx, batch)
+	out, err := handler{s, slog.New(slog.DiscardHandler), nil}.handle(ctx, batch)
 	if err != nil || len(out.BatchItemFailures) != 0 || len(s.jobs) != len(batch.Records) || len(s.jobs) == 0 {
 		t.Errorf("answered %v, %v after %+v", failed(out), err, s.jobs)
 	}

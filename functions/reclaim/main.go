@@ -19,7 +19,7 @@ import (
 
 func main() {
 	b := boot.New(names.Reclaim)
-	lambda.StartHandlerFunc(handler{wire(b), b.Log}.handle)
+	lambda.StartHandlerFunc(boot.Metered(b, false, handler{wire(b), b.Log, b.Meter}.handle))
 }
 
 // onFailure is what the values of [names.OnFailure] mean.

@@ -13,12 +13,14 @@ import (
 	"github.com/aws/aws-lambda-go/lambdacontext"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/metrics"
 )
 
 type handler struct {
 	session *core.Session
 	tenants tenants
 	log     *slog.Logger
+	meter   *metrics.Meter
 }
 
 // handle carries out {"<operation>": {…}} and answers {"<operation>": …}, or
@@ -47,6 +49,7 @@ func (h handler) handle(ctx context.Context, event json.RawMessage) (any, error)
 	}
 	r := refusalOf(err)
 	h.log.WarnContext(ctx, "session", append(about, r.told(err)...)...)
+	h.meter.Emit(metrics.OfRefusal(r.Code))
 	if r.Code == unavailable {
 		return nil, fmt.Errorf("session: %s: %s", name, r.Message)
 	}

@@ -32,7 +32,7 @@ func main() {
 	if err != nil {
 		panic(fmt.Errorf("boot session: %w", err)) // it does not start half configured
 	}
-	lambda.StartHandlerFunc(handler{session(b), allowed, b.Log}.handle)
+	lambda.StartHandlerFunc(boot.Metered(b, false, handler{session(b), allowed, b.Log, b.Meter}.handle))
 }
 
 // session wires the use case.

@@ -17,6 +17,7 @@ import (
 	"github.com/aws/aws-lambda-go/lambdacontext"
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/sandkeeper/sandkeeper/internal/metrics"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
@@ -29,8 +30,11 @@ type Boot struct {
 	// Log writes to stdout, as JSON where Lambda asks for it, and adds the
 	// request id of the context that it is given.
 	Log *slog.Logger
+	// Meter writes to stdout too. What ECS turned away is counted by AWS itself.
+	Meter *metrics.Meter
 
-	env Env
+	throttles *throttles
+	env       Env
 }
 
 // New reads the environment of f and loads the AWS configuration. When anything
@@ -64,7 +68,12 @@ func load(f names.Function, lookup func(string) (string, bool)) (*Boot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("boot %s: load aws configuration: %w", f, err)
 	}
-	return &Boot{AWS: loaded, Log: slog.New(lambdacontext.NewLogHandler()), env: env}, nil
+	turned := new(throttles)
+	loaded.APIOptions = append(loaded.APIOptions, turned.watch)
+	return &Boot{
+		AWS: loaded, Log: slog.New(lambdacontext.NewLogHandler()), env: env, throttles: turned,
+		Meter: &metrics.Meter{Out: os.Stdout, Install: env.Get(names.Install), Function: f},
+	}, nil
 }
 
 // Get returns the value of a variable that internal/names lists for this

@@ -48,7 +48,7 @@ func TestReadEnvNamesAllThatIsMissing(t *testing.T) {
 	_, err := boot.ReadEnv(names.Reclaim, func(key string) (string, bool) {
 		return "", key == string(names.RunsTable) // set, but empty
 	})
-	if err == nil || err.Error() != "boot reclaim: missing environment: RUNS_TABLE, SANDBOXES_TABLE, CHECKPOINTS_TABLE, CHECKPOINT_FUNCTION, EVENT_BUS, MODE, ON_CHECKPOINT_FAILURE" {
+	if err == nil || err.Error() != "boot reclaim: missing environment: RUNS_TABLE, SANDBOXES_TABLE, CHECKPOINTS_TABLE, CHECKPOINT_FUNCTION, EVENT_BUS, INSTALL, MODE, ON_CHECKPOINT_FAILURE" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -57,7 +57,7 @@ func TestReadEnvRefusesAValueThatIsNone(t *testing.T) {
 	for _, tt := range []struct{ name, mode, tables, want string }{
 		{"another mode", "dry-run", "t", `boot reclaim: MODE: want observe or enforce, got "dry-run"`},
 		{"a mode in capitals", "OBSERVE", "t", `boot reclaim: MODE: want observe or enforce, got "OBSERVE"`},
-		{"with others that are missing", "on", "", `boot reclaim: missing environment: RUNS_TABLE, SANDBOXES_TABLE, CHECKPOINTS_TABLE, CHECKPOINT_FUNCTION, EVENT_BUS; MODE: want observe or enforce, got "on"`},
+		{"with others that are missing", "on", "", `boot reclaim: missing environment: RUNS_TABLE, SANDBOXES_TABLE, CHECKPOINTS_TABLE, CHECKPOINT_FUNCTION, EVENT_BUS, INSTALL; MODE: want observe or enforce, got "on"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := boot.ReadEnv(names.Reclaim, func(key string) (string, bool) {
@@ -130,7 +130,7 @@ func TestNewExits(t *testing.T) {
 	if command.ProcessState.ExitCode() != 1 {
 		t.Errorf("exit %d (%v), want 1", command.ProcessState.ExitCode(), err)
 	}
-	if got, want := string(output), "boot probe: missing environment: SANDBOXES_TABLE\n"; got != want {
+	if got, want := string(output), "boot probe: missing environment: SANDBOXES_TABLE, INSTALL\n"; got != want {
 		t.Errorf("said %q, want %q", got, want)
 	}
 }

@@ -245,6 +245,7 @@ func (k *Keeper) Fail(ctx context.Context, token, code, message string) error {
 		if _, err := k.Threads.UpdateThread(ctx, w.ThreadKey, end); err != nil {
 			return err
 		}
+		k.tell(ctx, w.ThreadKey, w.step, StepReport{State: StepFailed, Why: why})
 	}
 	return k.wake(ctx, w.step)
 }

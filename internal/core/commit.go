@@ -47,6 +47,9 @@ func (k *Keeper) endRestore(ctx context.Context, w working, data []byte) error {
 	_, err := k.Threads.UpdateThread(ctx, w.ThreadKey, EndStep{
 		Fence: w.step.Fence, Token: w.step.Token, State: StepDone, Release: releases(w.Lease.Owner), Now: nowMillis(),
 	})
+	if err == nil {
+		k.tell(ctx, w.ThreadKey, w.step, StepReport{State: StepDone, Checkpoint: w.step.Checkpoint})
+	}
 	return err
 }
 
@@ -75,7 +78,7 @@ func (k *Keeper) commitCapture(ctx context.Context, w working, data []byte) erro
 	t := &Commit{
 		Writer: w.writer(), Expected: w.step.Checkpoint, Checkpoint: made, Token: w.step.Token, Release: releases(w.Lease.Owner),
 	}
-	return AppendCheckpoint(ctx, k.Threads, t, func() error {
+	if err := AppendCheckpoint(ctx, k.Threads, t, func() error {
 		t.Checkpoint.Manifest, err = k.sealRoot(ctx, w, handed{data, facts}, made)
 		if err != nil {
 			return err
@@ -83,7 +86,11 @@ func (k *Keeper) commitCapture(ctx context.Context, w working, data []byte) erro
 		t.Now = nowMillis()
 		_, err = k.note(ctx, w, facts.Files, facts.Bytes)
 		return err
-	})
+	}); err != nil {
+		return err
+	}
+	k.tell(ctx, w.ThreadKey, w.step, StepReport{State: StepDone, Checkpoint: made.ID, Files: facts.Files, Bytes: facts.Bytes})
+	return nil
 }
 
 // repeated tells a commit that has landed from another of the same id.

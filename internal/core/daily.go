@@ -26,12 +26,16 @@ type Leak struct {
 
 // DailyReport is what the daily audit and prune found.
 type DailyReport struct {
-	Tasks   int           `json:"tasks"` // living in the cluster
-	Ours    int           `json:"ours"`  // of them started by this installation
-	Leaked  []Leak        `json:"leaked"`
-	Pruned  []PruneReport `json:"pruned"`
-	Errors  []string      `json:"errors,omitempty"`
-	Skipped string        `json:"skipped,omitempty"` // why nothing was pruned
+	Tasks  int    `json:"tasks"` // living in the cluster
+	Ours   int    `json:"ours"`  // of them started by this installation
+	Idle   int    `json:"idle"`  // of those, kept warm for their thread's next turn
+	Leaked []Leak `json:"leaked"`
+	// IdleBurnUSD is what tasks without a live run cost, leaked ones and those kept warm,
+	// dollars an hour.
+	IdleBurnUSD float64       `json:"idleBurnUSD"`
+	Pruned      []PruneReport `json:"pruned"`
+	Errors      []string      `json:"errors,omitempty"`
+	Skipped     string        `json:"skipped,omitempty"` // why nothing was pruned
 }
 
 // Daily compares ECS with the ledger, and removes leftover journals from idle
@@ -52,8 +56,11 @@ func (s *Sweep) Daily(ctx context.Context) (DailyReport, error) {
 	} else {
 		report.Skipped = stopped(control)
 	}
+	for _, l := range report.Leaked {
+		s.Logger.WarnContext(ctx, "leak", "task", l.TaskARN, "startedBy", l.StartedBy, "since", l.Since, "reason", l.Why, "stopping", l.Stopping)
+	}
 	s.Logger.InfoContext(ctx, "daily", "tasks", report.Tasks, "ours", report.Ours, "leaked", len(report.Leaked),
-		"pruned", len(report.Pruned), "errors", report.Errors)
+		"idle", report.Idle, "idleBurnUSD", report.IdleBurnUSD, "pruned", len(report.Pruned), "errors", report.Errors)
 	return report, nil
 }
 
@@ -101,6 +108,7 @@ func (s *Sweep) auditTask(ctx context.Context, t Task, control Control, report *
 	case row.TaskARN != "" && row.TaskARN != t.ARN:
 		leak.Why = "its ledger row names " + row.TaskARN
 	default:
+		s.auditIdle(ctx, t, row, report)
 		return
 	}
 	if MillisOf(time.Now()) < t.CreatedAt.Add(s.Limits.LeakGrace) {
@@ -110,6 +118,20 @@ func (s *Sweep) auditTask(ctx context.Context, t Task, control Control, report *
 		report.Errors = append(report.Errors, err.Error())
 	}
 	report.Leaked = append(report.Leaked, leak)
+	report.IdleBurnUSD += t.Size.Hourly()
+}
+
+// auditIdle counts a task that is kept warm.
+func (s *Sweep) auditIdle(ctx context.Context, t Task, row LedgerRow, report *DailyReport) {
+	box, err := s.Sandboxes.Sandbox(ctx, row.Key)
+	switch {
+	case isNotFound(err):
+	case err != nil:
+		report.Errors = append(report.Errors, err.Error())
+	case box.Instance == row.Instance && box.IdleSince != 0:
+		report.Idle++
+		report.IdleBurnUSD += t.Size.Hourly()
+	}
 }
 
 // stopLeak gives a task without a row one that condemns it, where the policy says so

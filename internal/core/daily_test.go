@@ -29,6 +29,9 @@ func TestTheAuditFindsWhatRunsWithoutARow(t *testing.T) {
 			if report.Tasks != 4 || report.Ours != 3 || len(report.Leaked) != 1 || report.Leaked[0].TaskARN != stray || report.Leaked[0].Stopping != stops {
 				t.Errorf("report %+v", report)
 			}
+			if report.Idle != 0 || report.IdleBurnUSD != mem.TaskSize.Hourly() {
+				t.Errorf("%d idle and %v dollars an hour, want the stray's alone", report.Idle, report.IdleBurnUSD)
+			}
 			if got := w.told(core.NoticeLeaked); !slices.Equal(got, []string{stray}) {
 				t.Errorf("told %v", got)
 			}
@@ -75,6 +78,9 @@ func TestIdleSandboxesArePruned(t *testing.T) {
 		if err != nil || len(report.Pruned) != 1 || !slices.Equal(report.Pruned[0].Deleted, []core.RunID{"idle"}) {
 			t.Errorf("report %+v, %v", report, err)
 		}
+		if report.Idle != 1 || report.IdleBurnUSD != mem.TaskSize.Hourly() {
+			t.Errorf("%d idle and %v dollars an hour, want one", report.Idle, report.IdleBurnUSD)
+		}
 		if !w.fleet.Pruned("idle") || w.fleet.Pruned("works") {
 			t.Error("the wrong journals are gone")
 		}
@@ -118,6 +124,30 @@ func TestOthersAreTold(t *testing.T) {
 			if got := w.told(kind); !slices.Equal(got, want) {
 				t.Errorf("%s told of %v, want %v", kind, got, want)
 			}
+		}
+	})
+}
+
+// TestAStopTellsHowLongItTook from the agent's end on, and a run that ended by itself
+// what that saved.
+func TestAStopTellsHowLongItTook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.left("r", "done\n")
+		w.fleet.Exit("r", 0)
+		w.detach("r")
+		report := w.tick()
+		i := slices.IndexFunc(report.Runs, func(e core.RunReport) bool { return e.Outcome == core.Finalized })
+		if i < 0 || report.Runs[i].SavedUSD <= 0 || report.Runs[i].SavedUSD > mem.TaskSize.Cost(w.limits.RunTTL) {
+			t.Errorf("report %+v", report.Runs)
+		}
+		w.drainQueue(w.store.Process)
+		r := w.run("r")
+		at := r.Sealed.At.Add(40 * time.Second)
+		stopped := core.StoppedTask{ARN: r.TaskARN, StartedBy: core.StartedBy("test", r.Instance), At: at}
+		got, err := w.sweep(w.store.Process).TaskStopped(t.Context(), stopped)
+		if err != nil || got.Stopped == nil || *got.Stopped != (core.Stopped{RunKey: r.RunKey, AgentEnded: r.Sealed.At, At: at}) {
+			t.Errorf("report %+v, %v", got.Stopped, err)
 		}
 	})
 }

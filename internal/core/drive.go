@@ -172,7 +172,7 @@ func claimOf(j job, now Millis, l Limits) Claim {
 func (e RunReport) failed(err error) RunReport {
 	e.Outcome, e.Error = FailedSweep, err.Error()
 	if Refused(err) {
-		e.Outcome, e.Error, e.Reason = NotClaimed, "", err.Error()
+		e.Outcome, e.Error, e.Reason, e.Refused = NotClaimed, "", err.Error(), true
 	}
 	return e
 }
@@ -442,6 +442,7 @@ func (s *Sweep) close(ctx context.Context, j job, end ended, entry RunReport) (R
 		return entry.failed(err), Notice{}
 	}
 	entry.Outcome, entry.Status, entry.ExitCode = outcomeOf(r, j.decision), r.Status, r.ExitCode
+	entry.SavedUSD = j.task.Size.Hourly() * SavedTime(r, s.Limits).Hours()
 	notice := endNotice(r, entry)
 	if r.Row != RowReclaim {
 		return entry, notice

@@ -34,7 +34,7 @@ func (s *Sweep) examine(ctx context.Context, runs []Run, p policy, begun time.Ti
 		case actLeave:
 			report.add(RunReport{RunKey: r.RunKey, Outcome: d.outcome, Reason: d.why, Healing: d.healing})
 		case actAsk:
-			report.add(RunReport{RunKey: r.RunKey, Outcome: Unknown, Reason: "unexamined", Healing: Retry})
+			report.add(RunReport{RunKey: r.RunKey, Outcome: Unknown, Reason: ReasonUnexamined, Healing: Retry})
 		default:
 			j := job{run: r, decision: d, task: evidences[i].task}
 			if evidences[i].probe != nil {

@@ -221,9 +221,25 @@ type Keeper struct {
 	Agents    JobStarter
 	URL       AgentURL
 	Queue     ReclaimQueue // may be nil: nobody waits
+	Witness   StepWitness  // nil: nobody is told of ends
 	Logger    *slog.Logger // nil: none
 
 	roots rootCache
+}
+
+// StepWitness is told of each step's end, once, by whoever wrote it; a crash right after
+// the write leaves it untold.
+type StepWitness interface {
+	StepEnded(ctx context.Context, key ThreadKey, end StepReport)
+}
+
+// tell tells of a step's end.
+func (k *Keeper) tell(ctx context.Context, key ThreadKey, step Step, end StepReport) {
+	if k.Witness == nil {
+		return
+	}
+	end.ID, end.Kind, end.Fence = step.ID, step.Kind, step.Fence
+	k.Witness.StepEnded(ctx, key, end)
 }
 
 func (k *Keeper) log() *slog.Logger {

@@ -300,7 +300,7 @@ var advice = map[string]string{
 	"observe":                "the installation observes",
 	"frozen":                 "the installation is frozen",
 	"breaker":                "the breaker has tripped",
-	"unexamined":             "the share of exec calls of this minute is used up; its turn comes",
+	ReasonUnexamined:         "the share of exec calls of this minute is used up; its turn comes",
 	"unknown-run":            "there is no such run",
 	"all-tasks-missing":      "ECS knows none of the tasks: look whether cluster, account and Region are right",
 	"task-missing":           "ECS does not know its task; it counts as gone after a while",

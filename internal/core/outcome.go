@@ -36,6 +36,18 @@ type RunReport struct {
 	Epoch       int64   `json:"epoch,omitempty"`   // of a planned entry, as it was
 	Healing     Healing `json:"healing,omitempty"`
 	Error       string  `json:"error,omitempty"`
+	Refused     bool    `json:"refused,omitempty"`  // a write was, since somebody else has the run
+	SavedUSD    float64 `json:"savedUSD,omitempty"` // what its task would have cost up to its expiry, see [SavedTime]
+}
+
+// ReasonUnexamined is the reason of a run for which the minute's tokens did not last.
+const ReasonUnexamined = "unexamined"
+
+// Stopped is a task that reclaim had condemned and that ECS says has stopped.
+type Stopped struct {
+	RunKey
+	AgentEnded Millis `json:"agentEnded"` // as far as the run's record knows
+	At         Millis `json:"at"`
 }
 
 // SweepReport is what one sweep did.
@@ -50,6 +62,7 @@ type SweepReport struct {
 	Runs       []RunReport     `json:"runs"`
 	FannedOut  int             `json:"fannedOut,omitempty"` // shards handed to sweeps of their own
 	Errors     []string        `json:"errors,omitempty"`    // of what concerns no run
+	Stopped    *Stopped        `json:"stopped,omitempty"`   // which an event told of
 
 	notices []Notice
 }

@@ -263,5 +263,6 @@ func (k *Keeper) fail(ctx context.Context, q stepRequest, step Step, why string)
 	if err != nil {
 		return StepReport{}, err
 	}
+	k.tell(ctx, q.ThreadKey, step, StepReport{State: StepFailed, Why: why})
 	return reportOf(*th.Step), nil
 }

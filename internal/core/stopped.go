@@ -34,12 +34,38 @@ func (s *Sweep) TaskStopped(ctx context.Context, task StoppedTask) (SweepReport,
 		return SweepReport{}, fmt.Errorf("task stopped: %w", err)
 	case row.State == LedgerStopping:
 		report := newReport()
+		report.Stopped = s.stoppedOf(ctx, row, task.At)
 		s.send(ctx, []ReclaimJob{{Tenant: row.Tenant, Instance: row.Instance, Kind: JobLedger}}, &report)
+		return report, nil
+	case row.State == LedgerClosed:
+		report := newReport()
+		report.Stopped = s.stoppedOf(ctx, row, task.At)
 		return report, nil
 	case row.State != LedgerRunning:
 		return newReport(), nil
 	}
 	return s.hint(ctx, row, task)
+}
+
+// stoppedOf tells how long after its agent a condemned task ended; nil where that is not
+// known. It is a measure only: what cannot be read is left out.
+func (s *Sweep) stoppedOf(ctx context.Context, row LedgerRow, at Millis) *Stopped {
+	r, err := s.Runs.Run(ctx, RunKey{Tenant: row.Tenant, Run: row.Run})
+	if err != nil || r.Instance != row.Instance {
+		return nil
+	}
+	out := Stopped{RunKey: r.RunKey, At: at}
+	switch {
+	case r.ExitedAt != 0:
+		out.AgentEnded = r.ExitedAt
+	case r.Sealed != nil:
+		out.AgentEnded = r.Sealed.At
+	case r.Ending != nil:
+		out.AgentEnded = r.Ending.At
+	default:
+		return nil
+	}
+	return &out
 }
 
 // Nudged follows an agent's own word that it has ended: the run is looked at now. It

@@ -483,7 +483,7 @@ func (s *Sweep) log(ctx context.Context, report SweepReport) {
 			level = slog.LevelError
 		}
 		s.Logger.Log(ctx, level, "run", "run", e.RunKey.String(), "outcome", e.Outcome, "status", e.Status,
-			"reason", e.Reason, "err", e.Error)
+			"reason", e.Reason, "healing", e.Healing, "planned", e.Planned, "exitCode", e.ExitCode, "err", e.Error)
 	}
 	for _, text := range report.Errors {
 		s.Logger.ErrorContext(ctx, "sweep", "err", text)

@@ -32,6 +32,7 @@ type Task struct {
 	// became of its agent in each container, by name.
 	ExecEnabled bool
 	Agents      map[string]ExecAgent
+	Size        TaskSize // zero: not told. ECS tells of no public address
 }
 
 // TaskDescriber asks ECS about tasks.

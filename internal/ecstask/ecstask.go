@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -219,7 +220,7 @@ func read(task types.Task) core.Task {
 	out := core.Task{
 		ARN: value(task.TaskArn), Life: core.TaskLives,
 		StopCode: string(task.StopCode), Reason: value(task.StoppedReason), StartedBy: value(task.StartedBy),
-		ExecEnabled: task.EnableExecuteCommand, Agents: agents(task.Containers),
+		ExecEnabled: task.EnableExecuteCommand, Agents: agents(task.Containers), Size: size(task),
 	}
 	if task.CreatedAt != nil {
 		out.CreatedAt = core.MillisOf(*task.CreatedAt)
@@ -244,6 +245,18 @@ func read(task types.Task) core.Task {
 		out.Life = core.TaskLeaving
 	}
 	return out
+}
+
+// size reads CPU units, 1,024 to a vCPU, and MiB; zero where ECS tells of none.
+func size(task types.Task) core.TaskSize {
+	units, err := strconv.ParseFloat(value(task.Cpu), 64)
+	mib, otherErr := strconv.ParseFloat(value(task.Memory), 64)
+	if err != nil || otherErr != nil {
+		return core.TaskSize{}
+	}
+	return core.TaskSize{VCPU: units / 1024, GB: mib / 1024, ARM: slices.ContainsFunc(task.Attributes, func(a types.Attribute) bool {
+		return value(a.Name) == "ecs.cpu-architecture" && value(a.Value) == "arm64"
+	})}
 }
 
 // agents reads the managed agents of ECS Exec; every container has an entry.

@@ -13,6 +13,9 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/core"
 )
 
+// TaskSize is what every task of a fleet is charged for.
+var TaskSize = core.TaskSize{VCPU: 1, GB: 2}
+
 // Fleet is an ECS cluster in memory: tasks, and in them agents that write
 // journals. Its processes' views answer core's task, probe and agent ports. It
 // accuses a caller that stops a task which a live run is bound to.
@@ -125,7 +128,7 @@ func (f *Fleet) describe(arn string) core.Task {
 	if !ok {
 		return core.Task{ARN: arn, Life: core.TaskMissing}
 	}
-	return core.Task{ARN: arn, Life: t.life, Reason: t.reason, StartedBy: t.startedBy, CreatedAt: t.createdAt}
+	return core.Task{ARN: arn, Life: t.life, Reason: t.reason, StartedBy: t.startedBy, CreatedAt: t.createdAt, Size: TaskSize}
 }
 
 // StartedBy lists living tasks.

@@ -1,0 +1,72 @@
+package boot_test
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/service/ecs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+
+	"github.com/sandkeeper/sandkeeper/internal/boot"
+	"github.com/sandkeeper/sandkeeper/internal/names"
+)
+
+// TestWhatECSTurnsAwayIsCounted, although a retry makes it good; other services are not,
+// and neither are other errors.
+func TestWhatECSTurnsAwayIsCounted(t *testing.T) {
+	t.Setenv("AWS_REGION", "us-east-1")
+	t.Setenv("AWS_ACCESS_KEY_ID", "test")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "test")
+	for _, key := range names.Env[names.Reap] {
+		value, _ := whole(string(key))
+		t.Setenv(string(key), value)
+	}
+	var answers []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		answer := answers[0]
+		answers = answers[1:]
+		if answer != "{}" {
+			w.WriteHeader(http.StatusBadRequest)
+			answer = `{"__type":"` + answer + `"}`
+		}
+		_, _ = w.Write([]byte(answer))
+	}))
+	defer server.Close()
+	b := boot.New(names.Reap)
+	b.AWS.BaseEndpoint = &server.URL
+	var out bytes.Buffer
+	b.Meter.Out = &out
+	tasks, queues := ecs.NewFromConfig(b.AWS), sqs.NewFromConfig(b.AWS)
+	list := func(ctx context.Context, _ struct{}) (any, error) {
+		return tasks.ListTasks(ctx, &ecs.ListTasksInput{})
+	}
+	get := func(ctx context.Context, _ struct{}) (any, error) {
+		return queues.ListQueues(ctx, &sqs.ListQueuesInput{})
+	}
+	for _, c := range []struct {
+		name    string
+		do      func(context.Context, struct{}) (any, error)
+		steady  bool
+		answers []string
+		want    string // of the line; "": none
+	}{
+		{"two of three attempts are turned away", list, false, []string{"ThrottlingException", "ThrottlingException", "{}"}, `"ECSThrottled":2,`},
+		{"none is, and a zero is told", list, true, []string{"{}"}, `"ECSThrottled":0,`},
+		{"none is, and nobody asks", list, false, []string{"{}"}, ""},
+		{"another error", list, false, []string{"ClusterNotFoundException"}, ""},
+		{"another service", get, false, []string{"ThrottlingException", "{}"}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			answers = c.answers
+			out.Reset()
+			_, _ = boot.Metered(b, c.steady, c.do)(t.Context(), struct{}{})
+			if len(answers) > 0 || (c.want == "") != (out.Len() == 0) || !strings.Contains(out.String(), c.want) {
+				t.Errorf("wrote %q with %d answers left, want %q", out.String(), len(answers), c.want)
+			}
+		})
+	}
+}
