@@ -76,7 +76,7 @@ func TestWhatTheSpoolDoesNotShow(t *testing.T) {
 		{"up to a gap", func(s *mem.Store) {
 			s.Spool(spoolRun, 0, journal[:510])
 			s.Spool(spoolRun, 511, journal[511:])
-		}, 0, 510},
+		}, 0, 499}, // the line that is cut may be a sentinel yet
 		{"nothing behind the log", func(s *mem.Store) { s.Spool(spoolRun, 0, journal[:300]) }, 300, 300},
 		{"too little before the log to know it", func(s *mem.Store) { s.Spool(spoolRun, 290, journal[290:]) }, 300, 300},
 		{"other bytes than the log ends with", func(s *mem.Store) { s.Spool(spoolRun, 0, other) }, 300, 300},
