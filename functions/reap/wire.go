@@ -35,6 +35,7 @@ func wire(b *boot.Boot) *core.Sweep {
 		Controls: core.ModeDefault{Controls: boxes, Mode: core.Mode(b.Get(names.Mode))},
 		Tasks:    tasks, Lister: tasks, Prober: probe, Journals: probe,
 		Uploader:  core.GrantedUploader{Pusher: probe, Grants: blobs},
+		Spool:     blobs,
 		Queue:     sqsout.New(queues, b.Get(names.ReclaimQueue)),
 		Fanout:    sqsout.NewShards(queues, b.Get(names.ShardQueue)),
 		Announcer: ebout.New(eventbridge.NewFromConfig(b.AWS), b.Get(names.EventBus)),

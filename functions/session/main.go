@@ -43,6 +43,7 @@ func session(b *boot.Boot) *core.Session {
 	transactions := ddb.NewTransactions(db, b.Get(names.RunsTable), b.Get(names.SandboxesTable))
 	tasks := &ecstask.Tasks{ECS: ecs.NewFromConfig(b.AWS)}
 	exec := ecsexec.New(b.AWS)
+	blobs := s3blob.NewObjects(s3.NewFromConfig(b.AWS), b.Get(names.LogBucket))
 	return &core.Session{
 		Launcher: &core.Launcher{
 			Runs: runs, Sandboxes: boxes, Ledger: boxes, Transactions: transactions, Tasks: tasks, Describer: tasks,
@@ -52,8 +53,9 @@ func session(b *boot.Boot) *core.Session {
 		},
 		Binds: transactions, Controls: boxes, Notes: runs, Definitions: boxes, History: ddb.NewHistory(db, b.Get(names.RunsTable)),
 		Log: &core.LogWriter{
-			Log: runs, Blobs: s3blob.NewObjects(s3.NewFromConfig(b.AWS), b.Get(names.LogBucket)), Inline: limits.InlineSegment, Retention: limits.Retention + names.SegmentsOutlive,
+			Log: runs, Blobs: blobs, Inline: limits.InlineSegment, Retention: limits.Retention + names.SegmentsOutlive,
 		},
+		Spool:  blobs,
 		Prober: &core.JournalProber{Exec: exec, Sandboxes: boxes, Format: core.DefaultJournal, Limits: limits},
 		Keeper: lambdacheckpoint.Keeper{Caller: &lambdacheckpoint.Caller{
 			Lambda: awslambda.NewFromConfig(b.AWS), Function: b.Get(names.CheckpointFunction), Timeout: limits.CaptureCall,

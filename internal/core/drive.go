@@ -334,9 +334,14 @@ func (s *Sweep) page(ctx context.Context, r Run, from int64, last []byte, dead b
 }
 
 // drain appends the journal from the log's end, page by page, until the sentinel
-// or, for an agent that is dead for sure, the journal's end. Of a journal that is too
-// long the middle is skipped.
+// or, for an agent that is dead for sure, the journal's end. What the spool has comes from
+// there; the rest, and the end, the sandbox alone can tell. Of a journal that is too long
+// the middle is skipped.
 func (s *Sweep) drain(ctx context.Context, r Run, dead bool, a *allowance) (ended, error) {
+	r, err := s.drainSpool(ctx, r, a)
+	if err != nil {
+		return ended{}, err
+	}
 	pushes := s.Uploader != nil
 	for {
 		page, err := s.page(ctx, r, r.LogEnd, r.LogTail, dead, a)
@@ -370,6 +375,31 @@ func (s *Sweep) drain(ctx context.Context, r Run, dead bool, a *allowance) (ende
 			}
 		}
 	}
+}
+
+// drainSpool appends what the spool has of the journal behind the log's end. How long the
+// journal is it does not know, so that where the middle may have to be skipped the sandbox
+// is asked.
+func (s *Sweep) drainSpool(ctx context.Context, r Run, a *allowance) (Run, error) {
+	if s.Spool == nil {
+		return r, nil
+	}
+	reader := SpoolReader{Spool: s.Spool, Most: s.Limits.Page, Logger: s.Logger}
+	for r.LogOmitted == 0 && r.LogEnd < s.Limits.TranscriptCap/2 {
+		if err := a.open(); err != nil {
+			return r, err
+		}
+		page := reader.Page(ctx, PageRequest{RunKey: r.RunKey, Nonce: r.Nonce, From: r.LogEnd, Last: r.LogTail})
+		a.spend(len(page.Data))
+		if len(page.Data) == 0 {
+			return r, ctx.Err()
+		}
+		var err error
+		if r, err = s.Log.Append(ctx, r, page.Data, nil); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
 }
 
 // upload moves a piece of a large journal past the terminal: the sandbox's agent stores

@@ -3,6 +3,7 @@ package core
 import (
 	"bytes"
 	"fmt"
+	"time"
 )
 
 // JournalPage is a piece of a journal. Bytes begin at From, which lies
@@ -20,6 +21,17 @@ type JournalPage struct {
 // from on, at most max bytes (0: [MaxJournalPage]), and JournalOverlap bytes
 // before it. The answer is read by [ParsePage].
 func (f JournalFormat) PageScript(run RunID, from int64, max int) (string, error) {
+	return f.WaitingPageScript(run, from, max, PageWait{})
+}
+
+// PageWait has a page script wait for the journal to be longer than Beyond, whole seconds.
+type PageWait struct {
+	For    time.Duration
+	Beyond int64
+}
+
+// WaitingPageScript composes a page script that waits first.
+func (f JournalFormat) WaitingPageScript(run RunID, from int64, max int, wait PageWait) (string, error) {
 	vars, err := f.shellVars(run, "")
 	if err != nil {
 		return "", err
@@ -30,15 +42,24 @@ func (f JournalFormat) PageScript(run RunID, from int64, max int) (string, error
 	if max < 0 || max > MaxJournalPage {
 		return "", fmt.Errorf("compose page script for run %s: page of %d bytes: want 0 to %d", run, max, MaxJournalPage)
 	}
+	if err := checkPosition("wait beyond", wait.Beyond); err != nil || wait.For < 0 || wait.For > MaxPageWait {
+		return "", fmt.Errorf("compose page script for run %s: wait of %s beyond %d: want 0 to %s, and a position", run, wait.For, wait.Beyond, MaxPageWait)
+	}
 	if max == 0 {
 		max = MaxJournalPage
 	}
 	begin := from - min(from, JournalOverlap)
-	sizes := fmt.Sprintf("begin=%d max=%d emax=%d\n", begin, from-begin+int64(max), JournalTail)
-	return boundedScript(30, vars+sizes+shellLocale+shellAnswer+pageBody), nil
+	seconds := int(wait.For.Seconds())
+	sizes := fmt.Sprintf("begin=%d max=%d emax=%d wait=%d beyond=%d\n", begin, from-begin+int64(max), JournalTail, 2*seconds, wait.Beyond)
+	return boundedScript(30+seconds, vars+sizes+shellLocale+shellAnswer+pageBody), nil
 }
 
 const pageBody = `look
+waited=0
+while [ $waited -lt $wait ] && [ $size -le $beyond ]; do
+  if sleep 0.5 2>/dev/null; then waited=$((waited + 1)); else sleep 1; waited=$((waited + 2)); fi
+  look
+done
 present=0
 [ $k = missing ] || present=1
 bytes=$((size > begin ? size - begin : 0))

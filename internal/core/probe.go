@@ -1,6 +1,9 @@
 package core
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // ProbeState is what a probe found out about a run's agent. The zero value is
 // "could not tell" and never leads to anything (I1).
@@ -51,7 +54,14 @@ type PageRequest struct {
 	// Final says that nothing will be written any more: what might be the beginning
 	// of a sentinel is output after all.
 	Final bool `json:"final,omitempty"`
+	// WaitSeconds is how long the sandbox waits for the journal to be longer than Beyond,
+	// at most [MaxPageWait]; the sentinel too makes it longer.
+	WaitSeconds int64 `json:"waitSeconds,omitempty"`
+	Beyond      int64 `json:"beyond,omitempty"`
 }
+
+// MaxPageWait is the longest wait of one page: with its transfer it fits into one exec.
+const MaxPageWait = 25 * time.Second
 
 // PageReply is a piece of the agent's stdout, at most [Limits.Page] bytes from
 // the position asked for. Exit is set when the sentinel follows it directly.

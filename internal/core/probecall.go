@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 )
 
 // ProbeCall is one call of the probe function: exactly one of its members.
@@ -113,6 +114,9 @@ func (c ProbeCall) Validate() error {
 	}
 	if c.Probe != nil && c.Probe.Rate < 0 {
 		return fmt.Errorf("probe call: rate: want calls a second from 0 on, got %g", c.Probe.Rate)
+	}
+	if p := c.Page; p != nil && (p.Beyond < 0 || p.WaitSeconds < 0 || p.WaitSeconds > int64(MaxPageWait/time.Second)) {
+		return fmt.Errorf("probe call: page: want a wait of 0 to %s beyond a position from 0 on, got %d s beyond %d", MaxPageWait, p.WaitSeconds, p.Beyond)
 	}
 	for _, q := range requests {
 		if err := q.validate(); err != nil {

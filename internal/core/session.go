@@ -17,6 +17,7 @@ type Session struct {
 	Binds       SessionTransactions
 	Controls    Controls
 	Log         *LogWriter
+	Spool       Spool // nil: the sandbox alone knows what the log lacks
 	Prober      Prober
 	Notes       Notes
 	Keeper      ThreadKeeper  // nil: no checkpoints are kept
@@ -28,6 +29,8 @@ type Session struct {
 	Provider   string
 	Cluster    string // where a definition names none
 	Logger     *slog.Logger
+
+	tails tails
 }
 
 // ThreadKeeper is what a session needs of the keeper of checkpoints.

@@ -9,7 +9,7 @@ import (
 // that has it does alike.
 func (s *Session) ender() *Sweep {
 	return &Sweep{
-		Runs: s.runs(), Log: s.Log, Prober: s.Prober, Notes: s.Notes, Queue: s.Launcher.Queue, Controls: s.Controls,
+		Runs: s.runs(), Log: s.Log, Spool: s.Spool, Prober: s.Prober, Notes: s.Notes, Queue: s.Launcher.Queue, Controls: s.Controls,
 		Checkpoint: s.Checkpoint, Limits: s.limits(), Logger: s.log(),
 	}
 }

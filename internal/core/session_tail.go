@@ -3,6 +3,7 @@ package core
 import (
 	"bytes"
 	"context"
+	"errors"
 	"time"
 )
 
@@ -39,8 +40,9 @@ type TailReport struct {
 
 // The sizes and times of a tail.
 const (
-	tailBytes  = 1 << 20  // most of one answer
-	tailAppend = 64 << 10 // new output that goes to the log at once
+	tailBytes  = 1 << 20          // most of one answer
+	tailAppend = 64 << 10         // new output that goes to the log at once
+	tailHold   = 30 * time.Second // how long less waits for more
 	tailPoll   = 2 * time.Second
 )
 
@@ -62,8 +64,8 @@ func (q TailRequest) check() error {
 }
 
 // Tail gives a run's output from a position on, and waits for some. The host that has
-// the run reads the journal; what is new goes to the log once it is much, or was given
-// out by the poll before: so nobody else is far behind.
+// the run reads the journal, in the spool as far as that has it, else in the sandbox;
+// what is new goes to the log once it is much, or has waited: so nobody else is far behind.
 func (s *Session) Tail(ctx context.Context, q TailRequest) (TailReport, error) {
 	if err := q.check(); err != nil {
 		return TailReport{}, err
@@ -77,22 +79,26 @@ func (s *Session) Tail(ctx context.Context, q TailRequest) (TailReport, error) {
 		case q.Host != "" && r.ClaimNonce != q.Host:
 			return TailReport{}, refusedRun("tail", q.RunKey, claimLost)
 		}
-		report, err := s.look(ctx, q, r)
+		report, err := s.look(ctx, q, r, time.Duration(q.WaitSeconds)*time.Second-time.Since(begun))
 		if err != nil || len(report.Data) > 0 || report.Next > q.From || report.End {
 			return report, err
 		}
-		waited := time.Since(begun)
-		if q.Host != "" && q.From == 0 && r.LogEnd == 0 && report.Waiting == "" && waited >= seconds(q.StallSeconds, TailStall) {
-			return TailReport{}, refusedRun("tail", q.RunKey, "journal-stalled")
+		pause := min(tailPoll, time.Duration(q.WaitSeconds)*time.Second-time.Since(begun))
+		if q.Host != "" && q.From == 0 && r.LogEnd == 0 && report.Waiting == "" {
+			stall := seconds(q.StallSeconds, TailStall) - time.Since(begun)
+			if stall <= 0 {
+				return TailReport{}, refusedRun("tail", q.RunKey, "journal-stalled")
+			}
+			pause = min(pause, stall)
 		}
-		if left := time.Duration(q.WaitSeconds)*time.Second - waited; left <= 0 || !waitUntil(ctx, time.Now().Add(min(left, tailPoll))) {
+		if pause <= 0 || !waitUntil(ctx, time.Now().Add(pause)) {
 			return report, ctx.Err()
 		}
 	}
 }
 
-// look reads what there is now.
-func (s *Session) look(ctx context.Context, q TailRequest, r Run) (TailReport, error) {
+// look reads what there is now; a sandbox that is asked may wait so long for some.
+func (s *Session) look(ctx context.Context, q TailRequest, r Run, wait time.Duration) (TailReport, error) {
 	report := TailReport{From: q.From, Next: q.From, Run: viewOf(r)}
 	over := r.Sealed != nil || r.Status.Terminal()
 	switch {
@@ -108,7 +114,10 @@ func (s *Session) look(ctx context.Context, q TailRequest, r Run) (TailReport, e
 	if q.Host == "" || !s.begun(r) {
 		return report, nil
 	}
-	return s.journaled(ctx, report, r)
+	if q.From == 0 && r.LogEnd == 0 { // a stall is to be told in time
+		wait = min(wait, seconds(q.StallSeconds, TailStall))
+	}
+	return s.journaled(ctx, report, r, wait)
 }
 
 // logged gives a piece of the log; over says that nothing follows it, whole that its end
@@ -153,47 +162,61 @@ func lines(data []byte, whole bool) []byte {
 	return nil
 }
 
-// journaled reads the journal behind the log's end.
-func (s *Session) journaled(ctx context.Context, report TailReport, r Run) (TailReport, error) {
-	box, err := s.Launcher.Sandboxes.Sandbox(ctx, r.SandboxKey)
-	switch {
-	case ignoreNotFound(err) != nil:
-		return TailReport{}, err
-	case err == nil && box.ExecUntil > nowMillis():
-		return TailReport{}, refusedRun("tail", r.RunKey, "busy")
-	}
-	page, err := s.Prober.Page(ctx, PageRequest{RunKey: r.RunKey, Target: targetOf(r), Nonce: r.Nonce, From: r.LogEnd, Last: r.LogTail})
-	if err != nil {
-		report.Waiting, _ = reasonFor(err)
+// journaled gives what is behind the log's end.
+func (s *Session) journaled(ctx context.Context, report TailReport, r Run, wait time.Duration) (TailReport, error) {
+	page, source, err := s.next(ctx, report.From, r, wait)
+	if reason, unheard := unheardOf(err); unheard {
+		report.Waiting = reason
 		return report, nil
+	}
+	if err != nil {
+		return TailReport{}, err
 	}
 	// The newline before what may be the sentinel's is held back: the line has ended.
 	whole := page.Exit != nil || page.End && page.Size > r.LogEnd+int64(len(page.Data))
-	// From behind the log's end was given out by the poll before; from before it there is
-	// the beginning of a line, whose rest is here.
-	if page.Exit != nil || len(page.Data) >= tailAppend || report.From != r.LogEnd && len(page.Data) > 0 {
-		var sealed *Sealed
-		if page.Exit != nil {
-			sealed = &Sealed{ExitCode: *page.Exit, At: nowMillis(), Stderr: page.Stderr}
-		}
-		after, err := s.Log.Append(ctx, r, page.Data, sealed)
-		if err != nil {
-			return TailReport{}, lostClaim("tail", r.RunKey, err)
-		}
-		report.Run = viewOf(after)
-		if report.From == after.LogEnd {
-			report.End = sealed != nil
-			return report, nil
-		}
-		return s.logged(ctx, report, after, sealed != nil, whole)
+	// Before the log's end there is the beginning of a line, whose rest is here.
+	if page.Exit != nil || len(page.Data) > 0 && (report.From < r.LogEnd || s.tails.due(r, report.From, len(page.Data))) {
+		return s.deliver(ctx, report, r, page, whole)
 	}
-	if report.From < r.LogEnd {
+	behind := report.From - r.LogEnd - int64(len(page.Data))
+	switch {
+	case report.From < r.LogEnd:
 		return s.logged(ctx, report, r, false, whole)
-	}
-	if report.From > r.LogEnd+int64(len(page.Data)) {
-		return TailReport{}, invalid("invalid-position", "from: want at most the journal's end, %d, got %d", r.LogEnd+int64(len(page.Data)), report.From)
+	case behind > 0 && source == fromSandbox:
+		return TailReport{}, invalid("invalid-position", "from: want at most the journal's end, %d, got %d", report.From-behind, report.From)
+	case behind > 0:
+		return report, nil
 	}
 	report.Data = lines(page.Data[report.From-r.LogEnd:], whole)
 	report.Next = report.From + int64(len(report.Data))
 	return report, nil
+}
+
+// unheardOf tells whether the sandbox gave no answer, and why.
+func unheardOf(err error) (string, bool) {
+	e, ok := errors.AsType[*unheard](err)
+	if !ok {
+		return "", false
+	}
+	reason, _ := reasonFor(e.err)
+	return reason, true
+}
+
+// deliver brings a page to the log, and gives out what is asked for from there.
+func (s *Session) deliver(ctx context.Context, report TailReport, r Run, page PageReply, whole bool) (TailReport, error) {
+	var sealed *Sealed
+	if page.Exit != nil {
+		sealed = &Sealed{ExitCode: *page.Exit, At: nowMillis(), Stderr: page.Stderr}
+	}
+	after, err := s.Log.Append(ctx, r, page.Data, sealed)
+	if err != nil {
+		return TailReport{}, lostClaim("tail", r.RunKey, err)
+	}
+	s.tails.delivered(r.RunKey)
+	report.Run = viewOf(after)
+	if report.From >= after.LogEnd {
+		report.End = sealed != nil
+		return report, nil
+	}
+	return s.logged(ctx, report, after, sealed != nil, whole)
 }

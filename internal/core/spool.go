@@ -97,6 +97,7 @@ const (
 // SpoolPage is what the spool has of a journal behind a position.
 type SpoolPage struct {
 	Data   []byte // cut as pages are; it never tells of the agent's end
+	End    int64  // up to where the spool has the journal
 	Newest Millis // when the newest piece that was seen was stored; zero: none was
 }
 
@@ -104,7 +105,7 @@ type SpoolPage struct {
 // match its digest, or does not go on from what the log ends with, is as if it were not
 // there.
 func (s SpoolReader) Page(ctx context.Context, q PageRequest) SpoolPage {
-	var page SpoolPage
+	page := SpoolPage{End: q.From}
 	begin := q.From - int64(len(q.Last))
 	chain, newest, err := s.chain(ctx, q.RunKey, begin)
 	page.Newest = newest
@@ -121,6 +122,7 @@ func (s SpoolReader) Page(ctx context.Context, q PageRequest) SpoolPage {
 		return page
 	}
 	fresh := data[len(q.Last):]
+	page.End += int64(len(fresh))
 	page.Data = fresh[:DefaultJournal.Cut(q.Nonce, fresh, EdgeMore).Append]
 	return page
 }

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/mem"
@@ -131,4 +133,170 @@ func FuzzParseSpoolKey(f *testing.F) {
 			t.Errorf("%q reads as %+v", key, p)
 		}
 	})
+}
+
+// TestASweepDrainsTheSpoolFirst, and asks the sandbox for nothing but the end.
+func TestASweepDrainsTheSpoolFirst(t *testing.T) {
+	for name, tt := range map[string]struct {
+		put   func(s *mem.Store, journal []byte)
+		pages int // that the sandbox was asked for
+	}{
+		"all of it": {func(s *mem.Store, j []byte) {
+			for from := 0; from < len(j); from += 50_000 {
+				s.Spool(key("r"), int64(from), j[from:min(len(j), from+50_000)])
+			}
+		}, 1},
+		"up to a gap": {func(s *mem.Store, j []byte) {
+			s.Spool(key("r"), 0, j[:100_000])
+			s.Spool(key("r"), 200_000, j[200_000:])
+		}, 3},
+		"what is no more": {func(s *mem.Store, j []byte) { s.Spool(key("r"), 0, bytes.ToUpper(j[:10])) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.left("r", long)
+				w.fleet.Exit("r", 0)
+				tt.put(w.store, []byte(long))
+				p := w.store.NewProcess(mem.Faults{})
+				sweep := w.sweep(p)
+				sweep.Spool = p
+				report, err := sweep.Run(t.Context(), core.SweepRequest{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if tt.pages == 0 { // its claim is from before what was appended: the next one ends it
+					time.Sleep(2 * time.Minute)
+					_, err = w.sweep(p).Run(t.Context(), core.SweepRequest{})
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.drainQueue(p)
+				asked := 0
+				for _, call := range p.Calls() {
+					if call == "page" {
+						asked++
+					}
+				}
+				r := w.run("r")
+				if tt.pages == 0 { // it contradicts the journal: nobody can tell which of them is right
+					if r.Transcript == nil || r.Transcript.Complete || r.Transcript.Side == "" {
+						t.Errorf("%+v, transcript %+v", report.Outcomes, r.Transcript)
+					}
+					return
+				}
+				w.ended("r", core.Completed, long)
+				if asked != tt.pages {
+					t.Errorf("%d pages of the sandbox, want %d", asked, tt.pages)
+				}
+			})
+		})
+	}
+}
+
+// TestATailTakesTheSpoolsBytes, asks the sandbox for the end alone, and brings the log on
+// after half a minute.
+func TestATailTakesTheSpoolsBytes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHosting(t)
+		h.ready(startOf("r", "one"))
+		p := h.store.NewProcess(mem.Faults{})
+		s := h.session(p)
+		s.Spool = p
+		pages := func() (n int) {
+			for _, call := range p.Calls() {
+				if call == "page" {
+					n++
+				}
+			}
+			return n
+		}
+		ask := func(from int64) core.TailReport {
+			t.Helper()
+			report, err := s.Tail(t.Context(), core.TailRequest{RunKey: key("r"), Host: hostOf("one"), From: from, WaitSeconds: 25})
+			h.must(err)
+			return report
+		}
+		var journal, seen []byte
+		for i := range 60 { // two minutes of a line each two seconds
+			line := fmt.Appendf(nil, "line %d\n", i)
+			h.fleet.Write("r", string(line))
+			h.store.Spool(key("r"), int64(len(journal)), line)
+			journal = append(journal, line...)
+			report := ask(int64(len(seen)))
+			seen = append(seen, report.Data...)
+			if lag := int64(len(seen)) - h.run("r").LogEnd; lag > 20*int64(len(line)) {
+				t.Fatalf("the log is %d bytes behind", lag)
+			}
+			time.Sleep(2 * time.Second)
+		}
+		if want := journal[:len(journal)-1]; !bytes.Equal(seen, want) {
+			t.Errorf("seen %q", seen)
+		}
+		if n := pages(); n != 0 {
+			t.Errorf("the sandbox was asked %d times", n)
+		}
+		h.fleet.Exit("r", 0)
+		time.Sleep(time.Second)
+		r := h.run("r")
+		_, err := h.store.Update(t.Context(), key("r"), core.Hint{TaskARN: r.TaskARN, ExitedAt: now(), Row: r.Row, DueAt: r.DueAt, Lapse: r.DueAt})
+		h.must(err)
+		report := ask(int64(len(seen)))
+		if !report.End || !report.Run.Sealed || pages() != 1 {
+			t.Errorf("tail at the end: %+v after %d pages", report, pages())
+		}
+	})
+}
+
+// TestAChattyJournalCostsFourQuestionsAMinute where there is no spool, and a quiet one no
+// more; each line is given out once.
+func TestAChattyJournalCostsFourQuestionsAMinute(t *testing.T) {
+	for name, every := range map[string]time.Duration{"chatty": 100 * time.Millisecond, "quiet": 50 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				h := newHosting(t)
+				h.ready(startOf("r", "one"))
+				p := h.store.NewProcess(mem.Faults{})
+				s := h.session(p)
+				begun := time.Now()
+				done := make(chan string)
+				go func() {
+					var all strings.Builder
+					for i := 0; time.Since(begun) < 5*time.Minute; i++ {
+						line := fmt.Sprintf("line %d\n", i)
+						h.fleet.Write("r", line)
+						all.WriteString(line)
+						time.Sleep(every)
+					}
+					h.fleet.Exit("r", 0)
+					done <- all.String()
+				}()
+				var seen []byte
+				for {
+					report, err := s.Tail(t.Context(), core.TailRequest{RunKey: key("r"), Host: hostOf("one"), From: int64(len(seen)), WaitSeconds: 25})
+					h.must(err)
+					seen = append(seen, report.Data...)
+					if report.End {
+						break
+					}
+				}
+				if took := time.Since(begun); took > 5*time.Minute+20*time.Second+every {
+					t.Errorf("the end was seen after %s", took)
+				}
+				pages := 0
+				for _, call := range p.Calls() {
+					if call == "page" {
+						pages++
+					}
+				}
+				if minutes := time.Since(begun).Minutes(); float64(pages) > 4*minutes+1 {
+					t.Errorf("%d questions in %.1f minutes", pages, minutes)
+				}
+				if want := <-done; string(seen) != want {
+					t.Errorf("%d bytes seen, want %d", len(seen), len(want))
+				}
+			})
+		})
+	}
 }

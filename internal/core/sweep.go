@@ -92,6 +92,7 @@ type Sweep struct {
 	Budget    Budget
 	Announcer Announcer       // nil: nobody is told
 	Uploader  JournalUploader // nil: every journal comes by the terminal
+	Spool     Spool           // nil: nothing of a journal is anywhere but in its sandbox
 	Fanout    ShardQueue      // nil: one sweep does everything
 	Limits    Limits
 	Install   string // name of the installation, see [StartedBy]

@@ -473,6 +473,9 @@ func (f *Fleet) Die(run core.RunID) {
 // Page reads a piece of a journal.
 func (v View) Page(ctx context.Context, q core.PageRequest) (core.PageReply, error) {
 	var out core.PageReply
+	for until := time.Now().Add(time.Duration(q.WaitSeconds) * time.Second); time.Now().Before(until) && ctx.Err() == nil && v.size(q) <= q.Beyond; {
+		time.Sleep(500 * time.Millisecond)
+	}
 	err := v.call(ctx, "page", func() error {
 		t, err := v.reach(q.Target.TaskARN)
 		if err != nil {
@@ -489,6 +492,17 @@ func (v View) Page(ctx context.Context, q core.PageRequest) (core.PageReply, err
 		return core.PageReply{}, err
 	}
 	return out, nil
+}
+
+// size is how long a journal is, which is what a waiting page looks at.
+func (v View) size(q core.PageRequest) int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	t, err := v.reach(q.Target.TaskARN)
+	if err != nil {
+		return q.Beyond + 1 // nothing waits there
+	}
+	return int64(len(t.seen(q.Run).journal()))
 }
 
 func page(journal []byte, q core.PageRequest, size int) core.PageReply {

@@ -1,0 +1,157 @@
+package core
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// How often a tail asks a sandbox, which costs of what all starts and stops of the
+// account's tasks draw on.
+const (
+	// tailPace is from one question to the next where nothing else tells of the journal:
+	// four a minute, whatever the agent writes.
+	tailPace = 15 * time.Second
+	// tailEnd is the pace once the sandbox has said that the agent has ended.
+	tailEnd = 2 * time.Second
+	// spoolQuiet is how long a spool into which nothing comes is believed to have all, and
+	// the pace from then on.
+	spoolQuiet = 2 * time.Minute
+	// waitLeast is the shortest wait in a sandbox that is worth its question, and waitSpare
+	// what a question takes beside it.
+	waitLeast = 3 * time.Second
+	waitSpare = time.Second
+)
+
+// tailSource is where a page came from.
+type tailSource int
+
+const (
+	fromSpool tailSource = iota
+	fromSandbox
+)
+
+// unheard is a question to a sandbox that it gave no answer to.
+type unheard struct{ err error }
+
+func (e *unheard) Error() string { return "tail: " + e.err.Error() }
+func (e *unheard) Unwrap() error { return e.err }
+
+// next brings the page behind the log's end: what the spool has, where that is news to who
+// has read up to from; else what the sandbox says, if it is time to ask it.
+func (s *Session) next(ctx context.Context, from int64, r Run, wait time.Duration) (PageReply, tailSource, error) {
+	q := PageRequest{RunKey: r.RunKey, Target: targetOf(r), Nonce: r.Nonce, From: r.LogEnd, Last: r.LogTail}
+	var spooled SpoolPage
+	var page PageReply
+	if s.Spool != nil {
+		spooled = SpoolReader{s.Spool, s.limits().Page, s.log()}.Page(ctx, q)
+		page = PageReply{Data: spooled.Data, End: true, Size: spooled.End}
+		if r.LogEnd+int64(len(page.Data)) > from {
+			s.tails.spooled(r.RunKey, spooled.End)
+			return page, fromSpool, nil
+		}
+	}
+	known, ask := s.tails.ask(r, spooled.Newest)
+	if !ask {
+		return page, fromSpool, nil
+	}
+	if err := s.unoccupied(ctx, r); err != nil {
+		return PageReply{}, fromSandbox, err
+	}
+	if wait -= waitSpare; wait >= waitLeast && spooled.Newest == 0 && r.ExitedAt == 0 {
+		q.WaitSeconds, q.Beyond = int64(min(wait, MaxPageWait)/time.Second), max(known, from)
+	}
+	page, err := s.Prober.Page(ctx, q)
+	if err != nil {
+		return PageReply{}, fromSandbox, &unheard{err}
+	}
+	s.tails.answered(r.RunKey, page.Size, spooled.End)
+	return page, fromSandbox, nil
+}
+
+// unoccupied refuses while a long user of exec sessions has the run's sandbox.
+func (s *Session) unoccupied(ctx context.Context, r Run) error {
+	box, err := s.Launcher.Sandboxes.Sandbox(ctx, r.SandboxKey)
+	if err == nil && box.ExecUntil > nowMillis() {
+		return refusedRun("tail", r.RunKey, "busy")
+	}
+	return ignoreNotFound(err)
+}
+
+// tail is what a process remembers of a run that it tails: a courtesy to the account and
+// to the table, of which nothing but the pace depends.
+type tail struct {
+	asked time.Time // when the sandbox was asked last
+	size  int64     // of the journal then
+	since time.Time // since when there is output that the log lacks
+	late  bool      // the spool did not have what the journal had
+}
+
+// tailsMost is how many runs are remembered.
+const tailsMost = 1000
+
+// tails are the runs that a process tails. The zero value is ready.
+type tails struct {
+	mu  sync.Mutex
+	all map[RunKey]*tail
+}
+
+// with has a run's memory changed.
+func (t *tails) with(key RunKey, do func(*tail)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.all[key] == nil {
+		if t.all == nil || len(t.all) >= tailsMost {
+			t.all = map[RunKey]*tail{}
+		}
+		t.all[key] = new(tail)
+	}
+	do(t.all[key])
+}
+
+// ask tells whether to ask the sandbox now, which then counts as asked, and how long the
+// journal was the last time.
+func (t *tails) ask(r Run, newest Millis) (size int64, now bool) {
+	t.with(r.RunKey, func(k *tail) {
+		pace := tailPace
+		switch {
+		case r.ExitedAt != 0:
+			pace = tailEnd
+		case newest == 0 || k.late:
+		case nowMillis() < newest.Add(spoolQuiet):
+			return
+		default:
+			pace = spoolQuiet
+		}
+		if now = k.asked.IsZero() || time.Since(k.asked) >= pace; now {
+			k.asked = time.Now()
+		}
+		size = k.size
+	})
+	return size, now
+}
+
+// answered remembers what the sandbox has said.
+func (t *tails) answered(key RunKey, size, spooled int64) {
+	t.with(key, func(k *tail) { k.size, k.late = size, size > spooled })
+}
+
+// spooled remembers that the spool has news.
+func (t *tails) spooled(key RunKey, end int64) {
+	t.with(key, func(k *tail) { k.late = k.late && end < k.size })
+}
+
+// due tells whether output that the log lacks is to go there: it is much, or has waited,
+// or was given out by another process.
+func (t *tails) due(r Run, from int64, bytes int) (due bool) {
+	t.with(r.RunKey, func(k *tail) {
+		due = bytes >= tailAppend || k.since.IsZero() && from > r.LogEnd || !k.since.IsZero() && time.Since(k.since) >= tailHold
+		if k.since.IsZero() {
+			k.since = time.Now()
+		}
+	})
+	return due
+}
+
+// delivered remembers that the log lacks nothing.
+func (t *tails) delivered(key RunKey) { t.with(key, func(k *tail) { k.since = time.Time{} }) }
