@@ -1,6 +1,9 @@
 package core
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // EndFailed is the end that the host of a run decided because something failed; what,
 // stands in the record's Error.
@@ -22,6 +25,11 @@ type RunStart struct {
 	LostWhy  string
 	AskedAt  Millis // from when on the agent may have begun
 	ReadyAt  Millis // since when it is known to have
+	Native   string // the native snapshot that its sandbox was made from
+	CloneAt  Millis // when the clone was begun
+	SetupAt  Millis // when the set-up was begun
+	SetUp    bool   // it is done
+	HookedAt Millis // when the ready hook had answered
 }
 
 // NoteStart writes how far the start of a run is.
@@ -51,6 +59,66 @@ func (t NoteStart) Apply(r Run) (Run, error) {
 
 // Landed: under my epoch, the start is mine.
 func (t NoteStart) Landed(r Run) bool { return r.Epoch == t.Epoch && r.Start == t.Start }
+
+// AddBearer writes what a new attempt at starting the run's agent will be known by, before
+// it is made.
+type AddBearer struct {
+	Epoch  int64
+	Was    []string // as read
+	Bearer string   // hex SHA-256
+}
+
+// Name is "add bearer".
+func (AddBearer) Name() string { return "add bearer" }
+
+// Bearers are those after it: the oldest goes where there are too many.
+func (t AddBearer) Bearers() []string {
+	all := append(slices.Clone(t.Was), t.Bearer)
+	return all[max(0, len(all)-MaxBearers):]
+}
+
+// Apply: epoch mine, running, no recorded cancel, not ending, the bearers as read.
+func (t AddBearer) Apply(r Run) (Run, error) {
+	if why := failing(
+		check{r.Status == Running, "not-running"},
+		check{r.Epoch == t.Epoch, "epoch"},
+		check{r.CancelRequested == 0, "cancel-requested"},
+		check{r.Ending == nil, "ending"},
+		check{slices.Equal(r.Bearers, t.Was), "bearers"},
+	); why != "" {
+		return refusal(t, r, why)
+	}
+	r.Bearers = t.Bearers()
+	return r, nil
+}
+
+// Landed: under my epoch it is the newest.
+func (t AddBearer) Landed(r Run) bool {
+	return r.Epoch == t.Epoch && slices.Equal(r.Bearers, t.Bearers())
+}
+
+// NoteFiles writes where the record of a run's changes of files is kept.
+type NoteFiles struct {
+	Epoch int64
+	Files RunFiles
+}
+
+// Name is "note files".
+func (NoteFiles) Name() string { return "note files" }
+
+// Apply: epoch mine, not terminal.
+func (t NoteFiles) Apply(r Run) (Run, error) {
+	if why := driving(r, t.Epoch); why != "" {
+		return refusal(t, r, why)
+	}
+	r.Files = new(t.Files)
+	return r, nil
+}
+
+// Landed: under my epoch it is mine.
+func (t NoteFiles) Landed(r Run) bool {
+	return r.Epoch == t.Epoch && r.Files != nil && *r.Files == t.Files
+}
 
 // EndRun is the final decision of a run's own host to end it: before its agent is
 // touched, so that whoever takes over goes on with the end (I9).

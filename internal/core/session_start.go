@@ -15,6 +15,8 @@ type starting struct {
 	key        SandboxKey
 	run        Run
 	thread     Thread // under the lease; zero where no checkpoints are kept
+	tools      []ToolBinding
+	secrets    map[string]string // resolved, once it has come to that
 }
 
 // Start begins a run, or goes on with its start: the record, attached; the writer lease;
@@ -28,7 +30,7 @@ func (s *Session) Start(ctx context.Context, q StartRequest) (StartReport, error
 	if err := s.begin(ctx, st); err != nil {
 		return StartReport{}, err
 	}
-	for _, step := range []func(context.Context, *starting) (string, error){s.write, s.ensure, s.restore, s.startAgent} {
+	for _, step := range []func(context.Context, *starting) (string, error){s.write, s.ensure, s.clone, s.restore, s.setup, s.startAgent} {
 		if st.run.Start.ReadyAt != 0 {
 			break
 		}
@@ -56,6 +58,8 @@ func (st *starting) report(state StartState, waiting string) StartReport {
 	case r.TaskARN == "":
 	case r.Start.Resumed:
 		out.Ensured = EnsuredResumed
+	case r.Start.Native != "":
+		out.Ensured = EnsuredNative
 	default:
 		out.Ensured = EnsuredCreated
 	}
@@ -103,6 +107,9 @@ func (s *Session) plan(ctx context.Context, q StartRequest) (*starting, error) {
 		st.definition = d
 	}
 	var err error
+	if st.tools, err = st.definition.bind(q.Tools); err != nil {
+		return nil, err
+	}
 	st.material, err = st.definition.material(s.Provider, ThreadKey{q.Tenant, q.Thread}, q.Run)
 	st.key = st.material.Key()
 	return st, err
@@ -167,6 +174,7 @@ func (s *Session) create(ctx context.Context, st *starting) error {
 		RunKey: st.q.RunKey, Thread: st.q.Thread, HostNonce: st.q.Host, Definition: fmt.Sprintf("%s@%d", d.Name, d.Version),
 		TTLSeconds: d.RunTTLSeconds, Reclaim: d.reclaims(), OnLapse: d.lapse(), Checkpoint: cmp.Or(d.Checkpoint, s.Checkpoint),
 		PauseSeconds: d.PauseTTLSeconds, Capture: d.capture(),
+		Tools: st.tools, Watched: d.FileEvents.Enabled, Hooks: d.Hooks, Snapshots: d.Snapshots, IdleSeconds: d.IdleTTLSeconds,
 	})
 	switch {
 	case err != nil:

@@ -61,6 +61,10 @@ func runChange(key core.RunKey, t core.Transition) (*change, error) {
 		noteCheckpoint(c, t)
 	case core.NoteStart:
 		noteStart(c, t)
+	case core.AddBearer:
+		addBearer(c, t)
+	case core.NoteFiles:
+		noteFiles(c, t)
 	case core.EndRun:
 		endRun(c, t)
 	case core.SetTTL:

@@ -43,6 +43,7 @@ const (
 	OnFailure          Key = "ON_CHECKPOINT_FAILURE" // what becomes of a sandbox whose workspace cannot be stored
 	KeepCheckpoints    Key = "KEEP_CHECKPOINTS"      // how many of a thread's newest checkpoints outlive the day, beside the named ones; 0: all
 	Tenants            Key = "TENANTS"               // JSON: for which tenants a caller may act, by the alias that it invokes
+	HostFunctions      Key = "HOST_FUNCTIONS"        // comma-separated names or ARNs of the functions that tools and hooks may be; - for none
 )
 
 // The values of [Mode]: the core's modes.

@@ -121,6 +121,8 @@ func drawParts(rt *rapid.T, r *core.Run) {
 	}
 	r.CheckpointPolicy = rapid.SampledFrom(core.CheckpointPolicies).Draw(rt, "policy")
 	r.Checkpoint = drawCheckpoint(rt, "checkpoint")
+	r.Bearers = rapid.SampledFrom([][]string{nil, {"a"}, {"x", "a"}, {"1", "2", "3", "4", "5", "6", "7", "8"}}).Draw(rt, "bearers")
+	r.Files = maybe(rt, "files", drawFiles)
 	if booleans.Draw(rt, "start") {
 		r.Start = drawStart(rt, "start")
 	}
