@@ -1,4 +1,4 @@
-package main
+package sandkeeper
 
 import (
 	"fmt"

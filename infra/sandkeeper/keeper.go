@@ -1,4 +1,11 @@
-package main
+// Package sandkeeper is the stack as a construct that any CDK app in Go can use:
+//
+//	sandkeeper.New(stack, "Sandkeeper", sandkeeper.Props{Install: "prod", Dist: "dist"})
+//
+// Its rule: every string that a function also knows comes from internal/names, and nothing
+// grants by a construct's convenience: each role is an explicit list. What cannot be made
+// as it was asked for panics, and so fails the synthesis, with what was expected.
+package sandkeeper
 
 import (
 	"fmt"
@@ -65,9 +72,12 @@ const shardWorkers = 4
 
 const day = 24 * time.Hour
 
-// keeper is the stack while it is put together.
-type keeper struct {
-	awscdk.Stack
+// Keeper is one installation. A stack has one at most: its outputs have the names that
+// the operator's tool looks for.
+type Keeper struct {
+	constructs.Construct
+
+	stack        awscdk.Stack
 	props        Props
 	runs         awsdynamodb.TableV2
 	sandboxes    awsdynamodb.TableV2
@@ -79,8 +89,8 @@ type keeper struct {
 	endpoints    map[names.Key]*string
 }
 
-// newStack makes the whole stack under app.
-func newStack(app constructs.Construct, p Props) awscdk.Stack {
+// NewStack makes a stack that holds one installation and nothing else.
+func NewStack(app constructs.Construct, p Props) awscdk.Stack {
 	props := &awscdk.StackProps{
 		StackName:   &p.Install,
 		Description: new("Sandkeeper: the end of life of AI-agent sandboxes on Fargate"),
@@ -88,7 +98,15 @@ func newStack(app constructs.Construct, p Props) awscdk.Stack {
 	if p.Local {
 		props.Env = &awscdk.Environment{Account: new(localAccount), Region: new(localRegion)}
 	}
-	k := &keeper{Stack: awscdk.NewStack(app, &p.Install, props), props: p}
+	stack := awscdk.NewStack(app, &p.Install, props)
+	// CDK leaves this id out of logical ids: they are those of the stack's own children.
+	New(stack, "Default", p)
+	return stack
+}
+
+// New makes an installation in a scope's stack.
+func New(scope constructs.Construct, id string, p Props) *Keeper {
+	k := &Keeper{Construct: constructs.NewConstruct(scope, &id), stack: awscdk.Stack_Of(scope), props: p}
 	k.endpoints = k.localEndpoints()
 	k.stores()
 	k.queues()
@@ -112,19 +130,19 @@ func newStack(app constructs.Construct, p Props) awscdk.Stack {
 		names.OutSubnets:         network.subnets,
 		names.OutSecurityGroup:   network.group,
 	})
-	return k.Stack
+	return k
 }
 
 // localEndpoints declares the endpoints as parameters without a default: a local
 // deploy that forgets them fails before any function could reach AWS.
-func (k *keeper) localEndpoints() map[names.Key]*string {
+func (k *Keeper) localEndpoints() map[names.Key]*string {
 	if !k.props.Local {
 		return nil
 	}
 	parameter := func(id string) *string {
-		return awscdk.NewCfnParameter(k.Stack, &id, &awscdk.CfnParameterProps{
-			AllowedPattern: new(loopback),
-		}).ValueAsString()
+		p := awscdk.NewCfnParameter(k.Construct, &id, &awscdk.CfnParameterProps{AllowedPattern: new(loopback)})
+		p.OverrideLogicalId(&id)
+		return p.ValueAsString()
 	}
 	return map[names.Key]*string{
 		names.EndpointURL:    parameter(names.ParamEndpoint),
@@ -133,11 +151,11 @@ func (k *keeper) localEndpoints() map[names.Key]*string {
 }
 
 // stores makes what must outlive the stack: tables and bucket.
-func (k *keeper) stores() {
-	k.runs = table(k.Stack, names.Runs)
-	k.sandboxes = table(k.Stack, names.Sandboxes)
-	k.checkpoints = table(k.Stack, names.Checkpoints)
-	k.bucket = awss3.NewBucket(k.Stack, new("logs"), &awss3.BucketProps{
+func (k *Keeper) stores() {
+	k.runs = table(k.Construct, names.Runs)
+	k.sandboxes = table(k.Construct, names.Sandboxes)
+	k.checkpoints = table(k.Construct, names.Checkpoints)
+	k.bucket = awss3.NewBucket(k.Construct, new("logs"), &awss3.BucketProps{
 		Versioned:         new(true),
 		BlockPublicAccess: awss3.BlockPublicAccess_BLOCK_ALL(),
 		ObjectOwnership:   awss3.ObjectOwnership_BUCKET_OWNER_ENFORCED,
@@ -165,7 +183,7 @@ type queue struct {
 }
 
 // queues makes the queue of reclaim jobs and that of shards to sweep.
-func (k *keeper) queues() {
+func (k *Keeper) queues() {
 	limits := core.DefaultLimits
 	k.jobs = k.queue(names.ReclaimJobs, names.ReclaimDead, queueSpec{
 		timeout: limits.ReclaimTimeout, keep: 4 * day, receives: 5, batch: 10, workers: reclaimWorkers,
@@ -187,12 +205,12 @@ type queueSpec struct {
 	workers  float64       // invocations at a time
 }
 
-func (k *keeper) queue(id, dead string, spec queueSpec) queue {
-	letters := awssqs.NewQueue(k.Stack, &dead, &awssqs.QueueProps{
+func (k *Keeper) queue(id, dead string, spec queueSpec) queue {
+	letters := awssqs.NewQueue(k.Construct, &dead, &awssqs.QueueProps{
 		EnforceSSL:      new(true),
 		RetentionPeriod: days(14 * day),
 	})
-	return queue{dead: letters, spec: spec, Queue: awssqs.NewQueue(k.Stack, &id, &awssqs.QueueProps{
+	return queue{dead: letters, spec: spec, Queue: awssqs.NewQueue(k.Construct, &id, &awssqs.QueueProps{
 		EnforceSSL: new(true),
 		// Six times the consumer's timeout: a batch that is still being worked on
 		// must not be handed out again.
@@ -203,8 +221,8 @@ func (k *keeper) queue(id, dead string, spec queueSpec) queue {
 }
 
 // consume feeds a queue's messages to a function.
-func (k *keeper) consume(id string, q queue, f awslambda.Function) {
-	awslambda.NewEventSourceMapping(k.Stack, &id, &awslambda.EventSourceMappingProps{
+func (k *Keeper) consume(id string, q queue, f awslambda.Function) {
+	awslambda.NewEventSourceMapping(k.Construct, &id, &awslambda.EventSourceMappingProps{
 		Target:         f,
 		EventSourceArn: q.QueueArn(),
 		BatchSize:      &q.spec.batch,
@@ -220,9 +238,9 @@ type network struct{ subnets, group *string }
 
 // network makes public subnets without NAT: a sandbox needs a route to Systems
 // Manager for ECS Exec and nothing may reach it.
-func (k *keeper) network() network {
+func (k *Keeper) network() network {
 	zones := []*string{zone(0), zone(1)}
-	vpc := awsec2.NewVpc(k.Stack, new("vpc"), &awsec2.VpcProps{
+	vpc := awsec2.NewVpc(k.Construct, new("vpc"), &awsec2.VpcProps{
 		// Zones by intrinsic function: a look-up would need an account.
 		AvailabilityZones: &zones,
 		NatGateways:       new(0.0),
@@ -232,10 +250,10 @@ func (k *keeper) network() network {
 			Name: new("sandboxes"), SubnetType: awsec2.SubnetType_PUBLIC, CidrMask: new(20.0),
 		}},
 	})
-	group := awsec2.NewSecurityGroup(k.Stack, new("sandbox-group"), &awsec2.SecurityGroupProps{
+	group := awsec2.NewSecurityGroup(k.Construct, new("sandbox-group"), &awsec2.SecurityGroupProps{
 		Vpc: vpc, Description: new("Sandboxes: outbound only"),
 	})
-	k.cluster = awsecs.NewCluster(k.Stack, new("cluster"), &awsecs.ClusterProps{
+	k.cluster = awsecs.NewCluster(k.Construct, new("cluster"), &awsecs.ClusterProps{
 		Vpc:         vpc,
 		ClusterName: &k.props.Install,
 		// Exec output is journals and secrets' surroundings: it goes to no log.
@@ -252,7 +270,7 @@ func zone(i float64) *string { return awscdk.Fn_Select(&i, awscdk.Fn_GetAzs(new(
 // sampleTask is a task definition that satisfies what ECS Exec asks for: an init
 // process, a writable root file system, a role with the four channel actions and
 // nothing of ours, and a main process that outlives the agent.
-func (k *keeper) sampleTask() awsecs.FargateTaskDefinition {
+func (k *Keeper) sampleTask() awsecs.FargateTaskDefinition {
 	channels := []grant{{
 		actions: []string{
 			"ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
@@ -260,8 +278,8 @@ func (k *keeper) sampleTask() awsecs.FargateTaskDefinition {
 		},
 		resources: []*string{new("*")}, // these actions know no resource
 	}}
-	k.sandboxRole = role(k.Stack, "sandbox-role", "ecs-tasks.amazonaws.com", channels).WithoutPolicyUpdates(nil)
-	task := awsecs.NewFargateTaskDefinition(k.Stack, new("sandbox"), &awsecs.FargateTaskDefinitionProps{
+	k.sandboxRole = role(k.Construct, "sandbox-role", "ecs-tasks.amazonaws.com", channels).WithoutPolicyUpdates(nil)
+	task := awsecs.NewFargateTaskDefinition(k.Construct, new("sandbox"), &awsecs.FargateTaskDefinitionProps{
 		Family:          join(k.props.Install, "-", names.SandboxFamily),
 		Cpu:             new(256.0),
 		MemoryLimitMiB:  new(512.0),
@@ -274,15 +292,15 @@ func (k *keeper) sampleTask() awsecs.FargateTaskDefinition {
 		Essential:              new(true),
 		ReadonlyRootFilesystem: new(false),
 		StopTimeout:            duration(30 * time.Second),
-		LinuxParameters: awsecs.NewLinuxParameters(k.Stack, new("sandbox-linux"), &awsecs.LinuxParametersProps{
+		LinuxParameters: awsecs.NewLinuxParameters(k.Construct, new("sandbox-linux"), &awsecs.LinuxParametersProps{
 			InitProcessEnabled: new(true),
 		}),
 	})
 	return task
 }
 
-func (k *keeper) probe() awslambda.Function {
-	return function(k.Stack, k.props, functionSpec{
+func (k *Keeper) probe() awslambda.Function {
+	return function(k.Construct, k.props, functionSpec{
 		name:     names.Probe,
 		about:    "Asks sandboxes' journals by ECS Exec whether their agents ended",
 		timeout:  core.DefaultLimits.ProbeTimeout,
@@ -296,8 +314,8 @@ func (k *keeper) probe() awslambda.Function {
 // checkpoint makes the function and its URL, at which agents ask for grants. The URL
 // takes everybody's requests: whoever has the token of a live step is answered, others
 // are not, since no sandbox has credentials that AWS could check.
-func (k *keeper) checkpoint() (awslambda.Function, *string) {
-	f := function(k.Stack, k.props, functionSpec{
+func (k *Keeper) checkpoint() (awslambda.Function, *string) {
+	f := function(k.Construct, k.props, functionSpec{
 		name:     names.Checkpoint,
 		about:    "Keeps the workspaces of threads: grants, heads, forks, restores and collection",
 		timeout:  core.DefaultLimits.CheckpointTimeout,
@@ -324,7 +342,7 @@ func (k *keeper) checkpoint() (awslambda.Function, *string) {
 // limit is 10, as new ones have, has none to reserve, and its deploy would fail. It
 // panics, and so fails the synthesis, for what is no number of invocations; 0 would be
 // one, and refuse them all.
-func (k *keeper) checkpointConcurrency() *float64 {
+func (k *Keeper) checkpointConcurrency() *float64 {
 	given := k.props.CheckpointConcurrency
 	if given == "" {
 		return nil
@@ -338,7 +356,7 @@ func (k *keeper) checkpointConcurrency() *float64 {
 
 // keepCheckpoints panics, and so fails the synthesis, for what is no number: the function
 // would not start.
-func (k *keeper) keepCheckpoints() *string {
+func (k *Keeper) keepCheckpoints() *string {
 	given := k.props.KeepCheckpoints
 	if _, err := strconv.ParseUint(given, 10, 31); err != nil {
 		panic(fmt.Errorf("context keepCheckpoints: want a whole number of at least 0, got %q", given))
@@ -346,8 +364,8 @@ func (k *keeper) keepCheckpoints() *string {
 	return &given
 }
 
-func (k *keeper) reclaim(checkpoint awslambda.Function) awslambda.Function {
-	f := function(k.Stack, k.props, functionSpec{
+func (k *Keeper) reclaim(checkpoint awslambda.Function) awslambda.Function {
+	f := function(k.Construct, k.props, functionSpec{
 		name:     names.Reclaim,
 		about:    "Has workspaces saved, then stops the tasks of ended runs or marks them idle",
 		timeout:  core.DefaultLimits.ReclaimTimeout,
@@ -369,8 +387,8 @@ func (k *keeper) reclaim(checkpoint awslambda.Function) awslambda.Function {
 	return f
 }
 
-func (k *keeper) reap(probe awslambda.Function) awslambda.Function {
-	f := function(k.Stack, k.props, functionSpec{
+func (k *Keeper) reap(probe awslambda.Function) awslambda.Function {
+	f := function(k.Construct, k.props, functionSpec{
 		name:     names.Reap,
 		about:    "Finds detached runs whose agents ended, finishes them, hands their sandboxes to reclaim",
 		timeout:  core.DefaultLimits.SweepTimeout,
@@ -397,8 +415,8 @@ func (k *keeper) reap(probe awslambda.Function) awslambda.Function {
 
 // session makes what hosts invoke. Whoever may invoke it, or an alias of it, may act for
 // the tenants that are listed for that alias.
-func (k *keeper) session(checkpoint awslambda.Function) awslambda.Function {
-	return function(k.Stack, k.props, functionSpec{
+func (k *Keeper) session(checkpoint awslambda.Function) awslambda.Function {
+	return function(k.Construct, k.props, functionSpec{
 		name:     names.Session,
 		about:    "Begins, attaches, tails, leaves, pauses and ends runs for hosts",
 		timeout:  core.SessionTimeout,
@@ -432,8 +450,8 @@ type timetable struct {
 // schedules fire reap once a minute, and once a day for what looks at everything, and
 // the collection of garbage once a day. A tick that could not be delivered is dropped:
 // the next one sees all that it would have seen.
-func (k *keeper) schedules(reap, checkpoint awslambda.Function) {
-	invoke := role(k.Stack, "schedule-role", "scheduler.amazonaws.com", []grant{{
+func (k *Keeper) schedules(reap, checkpoint awslambda.Function) {
+	invoke := role(k.Construct, "schedule-role", "scheduler.amazonaws.com", []grant{{
 		actions: []string{"lambda:InvokeFunction"}, resources: []*string{reap.FunctionArn(), checkpoint.FunctionArn()},
 	}}).WithoutPolicyUpdates(nil)
 	for _, t := range []timetable{{
@@ -455,8 +473,8 @@ func daily(hour, minute string) awsscheduler.ScheduleExpression {
 	return awsscheduler.ScheduleExpression_Cron(&awsscheduler.CronOptionsWithTimezone{Hour: &hour, Minute: &minute})
 }
 
-func (k *keeper) schedule(t timetable, invoke awsiam.IRole) {
-	awsscheduler.NewSchedule(k.Stack, &t.name, &awsscheduler.ScheduleProps{
+func (k *Keeper) schedule(t timetable, invoke awsiam.IRole) {
+	awsscheduler.NewSchedule(k.Construct, &t.name, &awsscheduler.ScheduleProps{
 		ScheduleName: join(k.props.Install, "-", t.name),
 		Description:  &t.about,
 		Schedule:     t.when,
@@ -475,15 +493,15 @@ func (k *keeper) schedule(t timetable, invoke awsiam.IRole) {
 }
 
 // taskEvents sends the stopped tasks of the cluster to reap: a hint to look now.
-func (k *keeper) taskEvents(reap awslambda.Function) {
+func (k *Keeper) taskEvents(reap awslambda.Function) {
 	k.taskRule("task-stopped", names.SourceECS, reap)
 	if k.props.Local {
 		k.taskRule("local-task-stopped", names.SourceLocalECS, reap)
 	}
 }
 
-func (k *keeper) taskRule(id, source string, reap awslambda.Function) {
-	awsevents.NewRule(k.Stack, &id, &awsevents.RuleProps{
+func (k *Keeper) taskRule(id, source string, reap awslambda.Function) {
+	awsevents.NewRule(k.Construct, &id, &awsevents.RuleProps{
 		Description: new("Stopped tasks of the sandboxes' cluster"),
 		EventPattern: &awsevents.EventPattern{
 			Source:     texts([]string{source}),
@@ -500,7 +518,7 @@ func (k *keeper) taskRule(id, source string, reap awslambda.Function) {
 	})
 }
 
-func (k *keeper) outputs(more map[names.Output]*string) {
+func (k *Keeper) outputs(more map[names.Output]*string) {
 	all := map[names.Output]*string{
 		names.OutRunsTable:       k.runs.TableName(),
 		names.OutSandboxesTable:  k.sandboxes.TableName(),
@@ -517,6 +535,7 @@ func (k *keeper) outputs(more map[names.Output]*string) {
 	}
 	maps.Copy(all, more)
 	for _, id := range slices.Sorted(maps.Keys(all)) {
-		awscdk.NewCfnOutput(k.Stack, new(string(id)), &awscdk.CfnOutputProps{Value: all[id]})
+		output := awscdk.NewCfnOutput(k.Construct, new(string(id)), &awscdk.CfnOutputProps{Value: all[id]})
+		output.OverrideLogicalId(new(string(id)))
 	}
 }

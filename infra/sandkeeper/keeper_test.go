@@ -1,4 +1,4 @@
-package main
+package sandkeeper
 
 import (
 	"crypto/md5"
@@ -73,8 +73,8 @@ func synthesize(out, dist string, context map[string]any) template {
 	given := map[string]any{"install": "keeper", "dist": dist}
 	maps.Copy(given, context)
 	app := awscdk.NewApp(&awscdk.AppProps{Outdir: &out, Context: &given})
-	p := propsFrom(app)
-	newStack(app, p)
+	p := FromContext(app)
+	NewStack(app, p)
 	app.Synth(nil)
 	data, err := os.ReadFile(filepath.Join(out, p.Install+".template.json"))
 	if err != nil {
@@ -321,7 +321,7 @@ func TestWhatIsNoBusIsRefused(t *testing.T) {
 					t.Errorf("%s: said %q", bus, said)
 				}
 			}()
-			(&keeper{props: Props{EventBus: bus}}).bus()
+			(&Keeper{props: Props{EventBus: bus}}).bus()
 		}()
 	}
 }
@@ -439,7 +439,7 @@ func TestWhatIsNoConcurrencyIsRefused(t *testing.T) {
 				}
 			}()
 			app := awscdk.NewApp(&awscdk.AppProps{Outdir: new(t.TempDir()), Context: &map[string]any{"checkpointConcurrency": given}})
-			(&keeper{props: propsFrom(app)}).checkpointConcurrency()
+			(&Keeper{props: FromContext(app)}).checkpointConcurrency()
 		}()
 	}
 }
@@ -471,7 +471,7 @@ func TestContextSaysHowManyCheckpointsAreKept(t *testing.T) {
 				}
 			}()
 			app := awscdk.NewApp(&awscdk.AppProps{Outdir: new(t.TempDir()), Context: &map[string]any{"keepCheckpoints": given}})
-			(&keeper{props: propsFrom(app)}).keepCheckpoints()
+			(&Keeper{props: FromContext(app)}).keepCheckpoints()
 		}()
 	}
 }
@@ -573,7 +573,7 @@ func TestEventsAreWhatTheStackSends(t *testing.T) {
 
 func event(t *testing.T, file string, into any) {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("..", "events", file))
+	data, err := os.ReadFile(filepath.Join("..", "..", "events", file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -596,7 +596,7 @@ func TestFunctionRefusesAnotherEnvironment(t *testing.T) {
 		want   string
 	}{
 		{"a missing key", func(env map[names.Key]*string) { delete(env, names.SandboxesTable) }, "function reclaim: no value for SANDBOXES_TABLE"},
-		{"a key too many", func(env map[names.Key]*string) { env[names.Install] = new("x") }, "function reclaim: INSTALL is not in its list"},
+		{"a key too many", func(env map[names.Key]*string) { env[names.Cluster] = new("x") }, "function reclaim: CLUSTER_ARN is not in its list"},
 		{"a mode that is none", func(env map[names.Key]*string) { env[names.Mode] = new("dry") }, `function reclaim: MODE: want observe or enforce, got "dry"`},
 		{"a policy that is none", func(env map[names.Key]*string) { env[names.OnFailure] = new("retry") }, `function reclaim: ON_CHECKPOINT_FAILURE: want hold or release, got "retry"`},
 	}
@@ -631,7 +631,7 @@ func TestAFirstDeployObserves(t *testing.T) {
 
 func TestContextChoosesTheMode(t *testing.T) {
 	app := awscdk.NewApp(&awscdk.AppProps{Outdir: new(t.TempDir()), Context: &map[string]any{"mode": names.ModeEnforce}})
-	same(t, "mode", propsFrom(app).Mode, names.ModeEnforce)
+	same(t, "mode", FromContext(app).Mode, names.ModeEnforce)
 }
 
 // TestContextChoosesWhatAFailedCheckpointDoes: without it, what a sandbox holds is kept
