@@ -1,61 +1,49 @@
 package sandkeeper
 
 import (
-	"cmp"
 	"fmt"
-	"path/filepath"
 	"strconv"
 
 	"github.com/aws/aws-cdk-go/awscdk/v2"
-	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
-// FromContext reads an app's context; what is not given has a default.
+// FromContext reads an app's context; what is not given has the default of [Props]. The
+// CLI passes context as text, CDK_CONTEXT_JSON as JSON; either will do.
 //
-// Context: install (name of the installation, default "sandkeeper"), dist
-// (directory with <function>/bootstrap), sandboxImage (image of the sample task
-// definition), mode (observe or enforce, which holds until an operator sets one;
-// default observe, enforce in the local variant), onCheckpointFailure (hold or release:
-// what becomes of a sandbox whose workspace cannot be stored; default hold),
-// checkpointConcurrency (how many invocations of the checkpoint function there are at a
-// time; default no cap of its own), keepCheckpoints (how many of a thread's newest
-// checkpoints outlive the day, beside the named ones; default 0, all), eventBus (name of the bus that hears what becomes of
-// runs), local=true (the variant for an engine on loopback).
+// Context: install (name of the installation), dist (directory with
+// <function>/bootstrap), sandboxImage (image of the sample task definition), mode
+// (observe or enforce), onCheckpointFailure (hold or release), checkpointConcurrency,
+// keepCheckpoints, eventBus (name of the bus that hears what becomes of runs), tenants,
+// scheduleMinutes, alarmTopic (ARN), idleBurnUSD, runbook (address), monitoring=false,
+// local=true (the variant for an engine on loopback).
 func FromContext(app awscdk.App) Props {
-	p := Props{
-		Install:      contextText(app, "install", names.Stack),
-		SandboxImage: contextText(app, "sandboxImage", "debian:stable-slim"),
-		EventBus:     contextText(app, "eventBus", "default"),
-		OnFailure:    cmp.Or(contextGiven(app, "onCheckpointFailure"), names.FailureHold),
-		Tenants:      contextText(app, "tenants", `{"":["-"]}`),
-	}
-	// The CLI passes context as text, CDK_CONTEXT_JSON as JSON.
-	switch v := app.Node().TryGetContext(new("local")).(type) {
-	case bool:
-		p.Local = v
-	case string:
-		p.Local = v == "true"
-	}
-	// What a first deploy would do is to be seen before it does it.
-	mode := names.ModeObserve
-	if p.Local {
-		mode = names.ModeEnforce
-	}
-	p.Mode = contextText(app, "mode", mode)
-	p.CheckpointConcurrency = contextGiven(app, "checkpointConcurrency")
-	p.KeepCheckpoints = cmp.Or(contextGiven(app, "keepCheckpoints"), "0")
-	dist := filepath.Join("..", "dist")
-	if p.Local {
-		dist = filepath.Join(dist, "local")
-	}
-	p.Dist = contextText(app, "dist", dist)
-	return p
+	c := reader{app}
+	return Props{
+		Install:               c.text("install"),
+		Dist:                  c.text("dist"),
+		SandboxImage:          c.text("sandboxImage"),
+		Mode:                  c.text("mode"),
+		OnFailure:             c.text("onCheckpointFailure"),
+		EventBus:              c.text("eventBus"),
+		Tenants:               c.text("tenants"),
+		CheckpointConcurrency: c.text("checkpointConcurrency"),
+		KeepCheckpoints:       c.text("keepCheckpoints"),
+		ScheduleMinutes:       c.whole("scheduleMinutes"),
+		NoMonitoring:          !c.yes("monitoring", true),
+		AlarmTopic:            c.text("alarmTopic"),
+		IdleBurnUSD:           c.number("idleBurnUSD"),
+		Runbook:               c.text("runbook"),
+		Local:                 c.yes("local", false),
+	}.complete()
 }
 
-// contextGiven renders whatever the context has, so that what is neither text nor number
-// is refused rather than overlooked; empty if there is nothing.
-func contextGiven(app awscdk.App, key string) string {
-	switch v := app.Node().TryGetContext(&key).(type) {
+// reader reads an app's context. What is there and is not as expected panics.
+type reader struct{ app awscdk.App }
+
+// text renders whatever the context has, so that what is neither text nor number is
+// refused where it is used rather than overlooked; empty if there is nothing.
+func (c reader) text(key string) string {
+	switch v := c.app.Node().TryGetContext(&key).(type) {
 	case nil:
 		return ""
 	case float64:
@@ -65,9 +53,40 @@ func contextGiven(app awscdk.App, key string) string {
 	}
 }
 
-func contextText(app awscdk.App, key, otherwise string) string {
-	if v, ok := app.Node().TryGetContext(&key).(string); ok && v != "" {
-		return v
+func (c reader) yes(key string, otherwise bool) bool {
+	text := c.text(key)
+	if text == "" {
+		return otherwise
 	}
-	return otherwise
+	yes, err := strconv.ParseBool(text)
+	if err != nil {
+		panic(fmt.Errorf("context %s: want true or false, got %q", key, text))
+	}
+	return yes
+}
+
+// number is a number from 0 on; 0 if there is nothing.
+func (c reader) number(key string) float64 {
+	text := c.text(key)
+	if text == "" {
+		return 0
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(n > 0) || n > 1e12 {
+		panic(fmt.Errorf("context %s: want a number above 0, got %q", key, text))
+	}
+	return n
+}
+
+// whole is a whole number of at least 1; 0 if there is nothing.
+func (c reader) whole(key string) int {
+	text := c.text(key)
+	if text == "" {
+		return 0
+	}
+	n, err := strconv.ParseUint(text, 10, 31)
+	if err != nil || n == 0 {
+		panic(fmt.Errorf("context %s: want a whole number of at least 1, got %q", key, text))
+	}
+	return int(n)
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-cdk-go/awscdk/v2"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awscloudwatch"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsdynamodb"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsec2"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsecs"
@@ -22,6 +23,7 @@ import (
 	"github.com/aws/aws-cdk-go/awscdk/v2/awseventstargets"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsiam"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awslogs"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awss3"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsscheduler"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsschedulertargets"
@@ -30,26 +32,6 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
-
-// Props is what one installation may choose.
-type Props struct {
-	Install      string // name of the installation, the stack and the prefix of what it names
-	Dist         string // directory with <function>/bootstrap
-	SandboxImage string // image of the sample task definition
-	Mode         string // one of names.Values: holds until an operator sets a mode
-	OnFailure    string // one of names.Values: what becomes of a sandbox whose workspace cannot be stored
-	EventBus     string // name of the bus for outbound events; the stack does not make it
-	Tenants      string // JSON: for which tenants a caller may act, by the alias of session that it invokes
-	// CheckpointConcurrency is a whole number, at least 1: invocations of the checkpoint
-	// function at a time. Empty: none is reserved.
-	CheckpointConcurrency string
-	// KeepCheckpoints is a whole number: how many of a thread's newest checkpoints outlive
-	// the day, beside the named ones. 0: all.
-	KeepCheckpoints string
-	// Local makes the variant for an engine on loopback: pinned to an account that
-	// no one owns, endpoints as parameters, task events from local Fargate.
-	Local bool
-}
 
 // The local variant belongs to an account and a region that only an emulator
 // answers for, so that its assembly cannot be deployed anywhere else.
@@ -86,11 +68,17 @@ type Keeper struct {
 	jobs, shards queue
 	cluster      awsecs.Cluster
 	sandboxRole  awsiam.IRole
+	events       awssqs.Queue // dead letters of what is invoked asynchronously
+	functions    map[names.Function]awslambda.Function
+	logs         map[names.Function]awslogs.LogGroup
+	alarms       []awscloudwatch.Alarm
+	dashboard    awscloudwatch.Dashboard
 	endpoints    map[names.Key]*string
 }
 
 // NewStack makes a stack that holds one installation and nothing else.
 func NewStack(app constructs.Construct, p Props) awscdk.Stack {
+	p = p.complete()
 	props := &awscdk.StackProps{
 		StackName:   &p.Install,
 		Description: new("Sandkeeper: the end of life of AI-agent sandboxes on Fargate"),
@@ -106,7 +94,8 @@ func NewStack(app constructs.Construct, p Props) awscdk.Stack {
 
 // New makes an installation in a scope's stack.
 func New(scope constructs.Construct, id string, p Props) *Keeper {
-	k := &Keeper{Construct: constructs.NewConstruct(scope, &id), stack: awscdk.Stack_Of(scope), props: p}
+	k := &Keeper{Construct: constructs.NewConstruct(scope, &id), stack: awscdk.Stack_Of(scope), props: p.complete()}
+	k.functions, k.logs = map[names.Function]awslambda.Function{}, map[names.Function]awslogs.LogGroup{}
 	k.endpoints = k.localEndpoints()
 	k.stores()
 	k.queues()
@@ -119,6 +108,7 @@ func New(scope constructs.Construct, id string, p Props) *Keeper {
 	session := k.session(checkpoint)
 	k.schedules(reap, checkpoint)
 	k.taskEvents(reap)
+	k.monitor()
 	k.outputs(map[names.Output]*string{
 		names.OutCheckpoint:      checkpoint.FunctionName(),
 		names.OutCheckpointURL:   url,
@@ -194,6 +184,15 @@ func (k *Keeper) queues() {
 		// A shard a time: each has the whole of a sweep's time.
 		timeout: limits.SweepTimeout, keep: time.Hour, receives: 3, batch: 1, workers: shardWorkers,
 	})
+	k.events = k.deadQueue(names.EventDead)
+}
+
+// deadQueue makes a queue for what failed each time it was tried.
+func (k *Keeper) deadQueue(id string) awssqs.Queue {
+	return awssqs.NewQueue(k.Construct, &id, &awssqs.QueueProps{
+		EnforceSSL:      new(true),
+		RetentionPeriod: days(14 * day),
+	})
 }
 
 // queueSpec is what distinguishes one queue from another.
@@ -206,10 +205,7 @@ type queueSpec struct {
 }
 
 func (k *Keeper) queue(id, dead string, spec queueSpec) queue {
-	letters := awssqs.NewQueue(k.Construct, &dead, &awssqs.QueueProps{
-		EnforceSSL:      new(true),
-		RetentionPeriod: days(14 * day),
-	})
+	letters := k.deadQueue(dead)
 	return queue{dead: letters, spec: spec, Queue: awssqs.NewQueue(k.Construct, &id, &awssqs.QueueProps{
 		EnforceSSL: new(true),
 		// Six times the consumer's timeout: a batch that is still being worked on
@@ -300,7 +296,7 @@ func (k *Keeper) sampleTask() awsecs.FargateTaskDefinition {
 }
 
 func (k *Keeper) probe() awslambda.Function {
-	return function(k.Construct, k.props, functionSpec{
+	return k.function(functionSpec{
 		name:     names.Probe,
 		about:    "Asks sandboxes' journals by ECS Exec whether their agents ended",
 		timeout:  core.DefaultLimits.ProbeTimeout,
@@ -315,7 +311,7 @@ func (k *Keeper) probe() awslambda.Function {
 // takes everybody's requests: whoever has the token of a live step is answered, others
 // are not, since no sandbox has credentials that AWS could check.
 func (k *Keeper) checkpoint() (awslambda.Function, *string) {
-	f := function(k.Construct, k.props, functionSpec{
+	f := k.function(functionSpec{
 		name:     names.Checkpoint,
 		about:    "Keeps the workspaces of threads: grants, heads, forks, restores and collection",
 		timeout:  core.DefaultLimits.CheckpointTimeout,
@@ -331,6 +327,7 @@ func (k *Keeper) checkpoint() (awslambda.Function, *string) {
 		},
 		local:    k.endpoints,
 		grants:   k.checkpointGrants(),
+		async:    true,
 		reserved: k.checkpointConcurrency(),
 	})
 	url := f.AddFunctionUrl(&awslambda.FunctionUrlOptions{AuthType: awslambda.FunctionUrlAuthType_NONE})
@@ -365,7 +362,7 @@ func (k *Keeper) keepCheckpoints() *string {
 }
 
 func (k *Keeper) reclaim(checkpoint awslambda.Function) awslambda.Function {
-	f := function(k.Construct, k.props, functionSpec{
+	f := k.function(functionSpec{
 		name:     names.Reclaim,
 		about:    "Has workspaces saved, then stops the tasks of ended runs or marks them idle",
 		timeout:  core.DefaultLimits.ReclaimTimeout,
@@ -388,7 +385,7 @@ func (k *Keeper) reclaim(checkpoint awslambda.Function) awslambda.Function {
 }
 
 func (k *Keeper) reap(probe awslambda.Function) awslambda.Function {
-	f := function(k.Construct, k.props, functionSpec{
+	f := k.function(functionSpec{
 		name:     names.Reap,
 		about:    "Finds detached runs whose agents ended, finishes them, hands their sandboxes to reclaim",
 		timeout:  core.DefaultLimits.SweepTimeout,
@@ -407,6 +404,7 @@ func (k *Keeper) reap(probe awslambda.Function) awslambda.Function {
 		},
 		local:    k.endpoints,
 		grants:   k.reapGrants(probe),
+		async:    true,
 		dropLate: true, // a missed tick is worthless a minute later
 	})
 	k.consume("reap-source", k.shards, f)
@@ -416,7 +414,7 @@ func (k *Keeper) reap(probe awslambda.Function) awslambda.Function {
 // session makes what hosts invoke. Whoever may invoke it, or an alias of it, may act for
 // the tenants that are listed for that alias.
 func (k *Keeper) session(checkpoint awslambda.Function) awslambda.Function {
-	return function(k.Construct, k.props, functionSpec{
+	return k.function(functionSpec{
 		name:     names.Session,
 		about:    "Begins, attaches, tails, leaves, pauses and ends runs for hosts",
 		timeout:  core.SessionTimeout,
@@ -453,10 +451,10 @@ type timetable struct {
 func (k *Keeper) schedules(reap, checkpoint awslambda.Function) {
 	invoke := role(k.Construct, "schedule-role", "scheduler.amazonaws.com", []grant{{
 		actions: []string{"lambda:InvokeFunction"}, resources: []*string{reap.FunctionArn(), checkpoint.FunctionArn()},
-	}}).WithoutPolicyUpdates(nil)
+	}, k.buries()}).WithoutPolicyUpdates(nil)
 	for _, t := range []timetable{{
-		name: names.TickSchedule, detailType: names.DetailScheduleTick, about: "One sweep a minute", target: reap,
-		when: awsscheduler.ScheduleExpression_Rate(duration(time.Minute)), within: time.Minute,
+		name: names.TickSchedule, detailType: names.DetailScheduleTick, about: "One sweep of all that has not ended", target: reap,
+		when: awsscheduler.ScheduleExpression_Rate(duration(k.scheduleRate())), within: time.Minute,
 	}, {
 		name: names.DailySchedule, detailType: names.DetailScheduleDaily, about: "One audit of ECS and one prune of idle sandboxes a day", target: reap,
 		// Not on the hour, when everybody's daily work asks ECS.
@@ -479,9 +477,10 @@ func (k *Keeper) schedule(t timetable, invoke awsiam.IRole) {
 		Description:  &t.about,
 		Schedule:     t.when,
 		Target: awsschedulertargets.NewLambdaInvoke(t.target, &awsschedulertargets.ScheduleTargetBaseProps{
-			Role:          invoke,
-			RetryAttempts: &t.retries,
-			MaxEventAge:   duration(t.within),
+			Role:            invoke,
+			RetryAttempts:   &t.retries,
+			MaxEventAge:     duration(t.within),
+			DeadLetterQueue: k.events,
 			Input: awsscheduler.ScheduleTargetInput_FromObject(map[string]any{
 				"source":        names.SourceSchedule,
 				"detail-type":   t.detailType,
@@ -528,6 +527,7 @@ func (k *Keeper) outputs(more map[names.Output]*string) {
 		names.OutDeadLetterQueue: k.jobs.dead.QueueUrl(),
 		names.OutShardQueue:      k.shards.QueueUrl(),
 		names.OutShardDead:       k.shards.dead.QueueUrl(),
+		names.OutEventDead:       k.events.QueueUrl(),
 		names.OutEventBus:        &k.props.EventBus,
 		names.OutCluster:         k.cluster.ClusterArn(),
 		names.OutInstall:         &k.props.Install,

@@ -87,6 +87,16 @@ func synthesize(out, dist string, context map[string]any) template {
 	return t
 }
 
+// chosen is the stack of an app with that context.
+func chosen(t *testing.T, context map[string]any) template {
+	t.Helper()
+	dir := t.TempDir()
+	for _, f := range names.Functions {
+		writeBinary(dir, f)
+	}
+	return synthesize(t.TempDir(), dir, context)
+}
+
 // all returns the resources of a type by logical id, and fails if there are none.
 func (t template) all(test *testing.T, kind string) map[string]resource {
 	test.Helper()
@@ -282,8 +292,8 @@ func TestQueues(t *testing.T) {
 		{names.ReclaimJobs, names.ReclaimDead, "reclaim-source", names.Reclaim, 4 * day, 5, 10, reclaimWorkers},
 		{names.SweepShards, names.SweepDead, "reap-source", names.Reap, day / 24, 3, 1, shardWorkers},
 	}
-	if n := len(production.all(t, "AWS::SQS::Queue")); n != 2*len(tests) {
-		t.Errorf("%d queues, want %d", n, 2*len(tests))
+	if n := len(production.all(t, "AWS::SQS::Queue")); n != 2*len(tests)+1 {
+		t.Errorf("%d queues, want %d and that of events", n, 2*len(tests))
 	}
 	for _, test := range tests {
 		t.Run(test.queue, func(t *testing.T) {
@@ -611,7 +621,7 @@ func TestFunctionRefusesAnotherEnvironment(t *testing.T) {
 			stack := awscdk.NewStack(app, new("s"), nil)
 			env := maps.Clone(whole)
 			test.change(env)
-			function(stack, Props{Dist: t.TempDir()}, functionSpec{name: names.Reclaim, env: env})
+			(&Keeper{Construct: stack, stack: stack, props: Props{Dist: t.TempDir()}}).function(functionSpec{name: names.Reclaim, env: env})
 		})
 	}
 }
@@ -687,7 +697,7 @@ var ships = map[string][]string{
 		"events:PutEvents arn:AWS::Partition:events:AWS::Region:AWS::AccountId:event-bus/default if StringEquals events:source sandkeeper",
 		"sqs:ChangeMessageVisibility sweepshards.Arn", "sqs:DeleteMessage sweepshards.Arn",
 		"sqs:GetQueueAttributes sweepshards.Arn", "sqs:ReceiveMessage sweepshards.Arn",
-		"sqs:SendMessage reclaimjobs.Arn", "sqs:SendMessage sweepshards.Arn",
+		"sqs:SendMessage reclaimjobs.Arn", "sqs:SendMessage sweepshards.Arn", "sqs:SendMessage eventdeadletters.Arn",
 	},
 	"probe-role": {
 		"dynamodb:GetItem sandboxes.Arn",
@@ -705,7 +715,7 @@ var ships = map[string][]string{
 		"logs:CreateLogStream checkpointlogs.Arn", "logs:PutLogEvents checkpointlogs.Arn",
 		"s3:DeleteObjectVersion logs.Arn/*/threads/*", "s3:GetObject logs.Arn/*/threads/*", "s3:GetObjectVersion logs.Arn/*/threads/*",
 		"s3:PutObject logs.Arn/*/threads/*", "s3:ListBucket logs.Arn", "s3:ListBucketVersions logs.Arn",
-		"sqs:SendMessage reclaimjobs.Arn",
+		"sqs:SendMessage reclaimjobs.Arn", "sqs:SendMessage eventdeadletters.Arn",
 		"ssmmessages:OpenDataChannel arn:AWS::Partition:ssm:AWS::Region:AWS::AccountId:session/ecs-execute-command-*",
 	},
 	"reclaim-role": {
@@ -737,7 +747,7 @@ var ships = map[string][]string{
 		"events:PutEvents arn:AWS::Partition:events:AWS::Region:AWS::AccountId:event-bus/default if StringEquals events:source sandkeeper",
 		"logs:CreateLogStream sessionlogs.Arn", "logs:PutLogEvents sessionlogs.Arn",
 	},
-	"schedule-role": {"lambda:InvokeFunction checkpoint.Arn", "lambda:InvokeFunction reap.Arn"},
+	"schedule-role": {"lambda:InvokeFunction checkpoint.Arn", "lambda:InvokeFunction reap.Arn", "sqs:SendMessage eventdeadletters.Arn"},
 	"sandbox-role": {
 		"ssmmessages:CreateControlChannel *", "ssmmessages:CreateDataChannel *",
 		"ssmmessages:OpenControlChannel *", "ssmmessages:OpenDataChannel *",
@@ -861,7 +871,7 @@ func TestOutputs(t *testing.T) {
 		names.OutRunsTable, names.OutSandboxesTable, names.OutCheckpoints, names.OutBucket, names.OutReclaimQueue,
 		names.OutDeadLetterQueue, names.OutCluster, names.OutTaskDefinition, names.OutReapFunction,
 		names.OutProbeFunction, names.OutReclaimFunction, names.OutSubnets, names.OutSecurityGroup, names.OutInstall, names.OutMode,
-		names.OutShardQueue, names.OutShardDead, names.OutEventBus, names.OutCheckpoint, names.OutCheckpointURL, names.OutSession,
+		names.OutShardQueue, names.OutShardDead, names.OutEventDead, names.OutEventBus, names.OutCheckpoint, names.OutCheckpointURL, names.OutSession,
 	} {
 		if production.Outputs[string(output)] == nil {
 			t.Errorf("no output %s", output)

@@ -165,6 +165,11 @@ func (k *Keeper) sessionGrants(checkpoint awslambda.Function) []grant {
 	}, k.announces())
 }
 
+// buries is putting what failed where an operator finds it.
+func (k *Keeper) buries() grant {
+	return grant{actions: []string{"sqs:SendMessage"}, resources: []*string{k.events.QueueArn()}}
+}
+
 // consumes is what Lambda's poller does in the name of the function.
 func consumes(q queue) grant {
 	return grant{

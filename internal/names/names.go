@@ -101,6 +101,7 @@ const (
 	OutDeadLetterQueue Output = "ReclaimDeadLetterQueueUrl"
 	OutShardQueue      Output = "ShardQueueUrl"
 	OutShardDead       Output = "ShardDeadLetterQueueUrl"
+	OutEventDead       Output = "EventDeadLetterQueueUrl"
 	OutEventBus        Output = "EventBus" // name of the bus for outbound events
 	OutCluster         Output = "ClusterArn"
 	OutTaskDefinition  Output = "TaskDefinitionArn"
@@ -127,11 +128,12 @@ const (
 	ReclaimDead     = "reclaim-dead-letters"
 	SweepShards     = "sweep-shards" // last part of the queue's name
 	SweepDead       = "sweep-dead-letters"
-	AgentContainer  = "agent"   // container of the sample task definition
-	SandboxFamily   = "sandbox" // last part of the sample task definition's family
-	LogsPrefix      = "logs"    // second part of a log object's key: <tenant>/logs/<run>/…
-	SpoolPrefix     = "spool"   // second part of a spool piece's key: <tenant>/spool/<run>/…
-	ThreadsPrefix   = "threads" // second part of a checkpoint object's key: <tenant>/threads/<thread>/…
+	EventDead       = "event-dead-letters" // what an asynchronous invocation failed for
+	AgentContainer  = "agent"              // container of the sample task definition
+	SandboxFamily   = "sandbox"            // last part of the sample task definition's family
+	LogsPrefix      = "logs"               // second part of a log object's key: <tenant>/logs/<run>/…
+	SpoolPrefix     = "spool"              // second part of a spool piece's key: <tenant>/spool/<run>/…
+	ThreadsPrefix   = "threads"            // second part of a checkpoint object's key: <tenant>/threads/<thread>/…
 )
 
 // The tag of log and spool objects, by which the bucket lets them go: a lifecycle rule
