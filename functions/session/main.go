@@ -12,8 +12,11 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
 	awslambda "github.com/aws/aws-sdk-go-v2/service/lambda"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/ssm"
 
+	"github.com/sandkeeper/sandkeeper/internal/awssecrets"
 	"github.com/sandkeeper/sandkeeper/internal/boot"
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/ddb"
@@ -60,6 +63,7 @@ func session(b *boot.Boot) *core.Session {
 		Keeper: lambdacheckpoint.Keeper{Caller: &lambdacheckpoint.Caller{
 			Lambda: awslambda.NewFromConfig(b.AWS), Function: b.Get(names.CheckpointFunction), Timeout: limits.CaptureCall,
 		}},
+		Secrets:    &awssecrets.Values{Secrets: secretsmanager.NewFromConfig(b.AWS), Parameters: ssm.NewFromConfig(b.AWS)},
 		Checkpoint: core.CheckpointFinished, Provider: ecstask.Provider, Cluster: b.Get(names.Cluster), Logger: b.Log,
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 	"github.com/aws/aws-sdk-go-v2/service/ssm"
+	"github.com/aws/smithy-go"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 )
@@ -40,11 +41,20 @@ type Values struct {
 const readWithin = 10 * time.Second
 
 // Resolve reads the current value behind the ARN of a secret or of a parameter, which is
-// decrypted. A value that is not there, or that may not be read, is an error.
+// decrypted: core.ErrNotFound where there is none, core.ErrNotAllowed where it may not be
+// read.
 func (v *Values) Resolve(ctx context.Context, ref string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, readWithin)
 	defer cancel()
 	value, err := v.read(ctx, ref)
+	if e, ok := errors.AsType[smithy.APIError](err); ok {
+		switch e.ErrorCode() {
+		case "ResourceNotFoundException", "ParameterNotFound":
+			err = errors.Join(core.ErrNotFound, err)
+		case "AccessDeniedException", "AccessDenied":
+			err = errors.Join(core.ErrNotAllowed, err)
+		}
+	}
 	if err != nil {
 		return "", fmt.Errorf("read secret %s: %w", ref, err)
 	}

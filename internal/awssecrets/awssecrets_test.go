@@ -2,6 +2,7 @@ package awssecrets_test
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ssm"
 
 	"github.com/sandkeeper/sandkeeper/internal/awssecrets"
+	"github.com/sandkeeper/sandkeeper/internal/core"
 )
 
 const (
@@ -58,6 +60,9 @@ func TestResolveReadsEachKind(t *testing.T) {
 		if got, err := values.Resolve(t.Context(), ref); err != nil || got != want {
 			t.Errorf("%s: %q, %v", ref, got, err)
 		}
+	}
+	if _, err := values.Resolve(t.Context(), secret+"x"); !errors.Is(err, core.ErrNotFound) {
+		t.Errorf("a secret that is not there: %v", err)
 	}
 	for ref, says := range map[string]string{secret + "x": "none", parameter + "x": "none", "arn:aws:s3:::x:y": `"s3"`, "plain": "want the ARN"} {
 		if got, err := values.Resolve(t.Context(), ref); err == nil || got != "" || !strings.Contains(err.Error(), says) {

@@ -31,6 +31,7 @@ func (e *FunctionError) Error() string {
 
 // Secrets is where the values of secrets are kept.
 type Secrets interface {
-	// Resolve reads the value behind the ARN of a secret or parameter. No error quotes it.
+	// Resolve reads the value behind the ARN of a secret or parameter: ErrNotFound where
+	// there is none, ErrNotAllowed where it may not be read. No error quotes a value.
 	Resolve(ctx context.Context, ref string) (string, error)
 }

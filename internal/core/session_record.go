@@ -16,6 +16,7 @@ const OwnerRun = "run:"
 // RunStart is what the start of a run has come to. It is kept on the record, so that a
 // start that is asked again goes on, and says the same.
 type RunStart struct {
+	Hosted   bool         // a session's: before AskedAt no agent of it has begun
 	Parent   RunID        // the paused run that this one continues
 	Resumed  bool         // its sandbox was there before it
 	Noted    bool         // what follows is written, up to LostWhy
@@ -127,13 +128,17 @@ type EndRun struct {
 	Reason EndReason
 	Error  *RunError // nil: as the reason says
 	Now    Millis
+	// Until is when a sweep goes on with the end of an attached run whose host is not heard
+	// of any more; Row is the run's as read.
+	Row   Row
+	Until Millis
 }
 
 // Name is "end run".
 func (EndRun) Name() string { return "end run" }
 
-// Apply: epoch mine, not terminal, not sealed, not ending; for a cancel, the recorded
-// cancel.
+// Apply: epoch mine, not terminal, not sealed, not ending, the row as read; for a cancel,
+// the recorded cancel.
 func (t EndRun) Apply(r Run) (Run, error) {
 	why := driving(r, t.Epoch)
 	if why == "" {
@@ -141,12 +146,16 @@ func (t EndRun) Apply(r Run) (Run, error) {
 			check{r.Sealed == nil, "sealed"},
 			check{r.Ending == nil, "ending"},
 			check{t.Reason != EndCancelled || r.CancelRequested != 0, "not-cancelled"},
+			check{r.Row == t.Row, "row"},
 		)
 	}
 	if why != "" {
 		return refusal(t, r, why)
 	}
 	r.Ending, r.Error = &Ending{Reason: t.Reason, At: t.Now}, t.Error
+	if t.Row == RowLapse {
+		r.DueAt, r.AttachedUntil = t.Until, t.Until
+	}
 	return r, nil
 }
 

@@ -149,6 +149,7 @@ type checkpointRow struct {
 }
 
 type startRow struct {
+	Hosted   bool              `dynamodbav:"hosted,omitempty"`
 	Parent   core.RunID        `dynamodbav:"parent"`
 	Resumed  bool              `dynamodbav:"resumed"`
 	Noted    bool              `dynamodbav:"noted"`

@@ -31,7 +31,7 @@ func started(was core.RunStart) expression.ConditionBuilder {
 	return same("start.parent", was.Parent).And(
 		same("start.resumed", was.Resumed), same("start.noted", was.Noted), same("start.head", was.Head), same("start.restored", was.Restored),
 		same("start.lostRun", was.LostRun), same("start.lostWhy", was.LostWhy), same("start.askedAt", was.AskedAt), same("start.readyAt", was.ReadyAt),
-		is("start.native", was.Native), is("start.cloneAt", was.CloneAt), is("start.setupAt", was.SetupAt), is("start.setUp", was.SetUp), is("start.hookedAt", was.HookedAt),
+		is("start.hosted", was.Hosted), is("start.native", was.Native), is("start.cloneAt", was.CloneAt), is("start.setupAt", was.SetupAt), is("start.setUp", was.SetUp), is("start.hookedAt", was.HookedAt),
 	)
 }
 
@@ -54,6 +54,11 @@ func endRun(c *change, t core.EndRun) {
 	c.need(open(), is("driverEpoch", t.Epoch), gone("sealed"), gone("ending"))
 	if t.Reason == core.EndCancelled {
 		c.need(there("cancelRequested"))
+	}
+	c.need(stands(t.Row))
+	if t.Row == core.RowLapse {
+		c.set("attachedUntil", t.Until)
+		c.due(core.RowLapse, t.Until)
 	}
 	c.set("ending", endingRow{Reason: t.Reason, At: t.Now})
 	c.set("error", (*errorRow)(t.Error))
