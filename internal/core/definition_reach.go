@@ -199,8 +199,8 @@ func (r RulePlan) check(what string) error {
 	return cmp.Or(checkGlobs(what+".allow", r.Allow), checkGlobs(what+".deny", r.Deny))
 }
 
-// empty reports whether a policy says nothing.
-func (p PolicyPlan) empty() bool {
+// Empty reports whether a policy says nothing.
+func (p PolicyPlan) Empty() bool {
 	rules := 0
 	for _, r := range []RulePlan{p.Commands, p.Write, p.Reach} {
 		rules += len(r.Allow) + len(r.Deny)
