@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
@@ -43,8 +44,11 @@ type Config struct {
 	Permit func(tool string, input json.RawMessage) (allow bool, reason string)
 	Token  string // that requests must have as bearer, of at least 16 characters; see [NewToken]
 	// Addr is where to listen, an address on loopback; empty: a free port of 127.0.0.1.
-	Addr    string
-	Version string // that the server says it has; empty: "0"
+	Addr string
+	// Listener is where to listen, instead of Addr: also one on loopback. It is closed
+	// when the server ends.
+	Listener net.Listener
+	Version  string // that the server says it has; empty: "0"
 	// Timeout bounds one call of a tool; zero: the longest that the host may take.
 	Timeout time.Duration
 }
