@@ -175,6 +175,8 @@ func (t ToolPlan) check() error {
 		return fmt.Errorf("inputSchema: want at most %d bytes, got %d", maxToolSchema, len(t.InputSchema))
 	case len(t.InputSchema) > 0 && !isObject(t.InputSchema):
 		return errors.New("inputSchema: want a JSON object")
+	case !describesObject(t.InputSchema):
+		return errors.New(`inputSchema: want "type": "object", since arguments are an object`)
 	case !functionName.MatchString(t.Function):
 		return fmt.Errorf("function: want the name or ARN of a Lambda function, got %.200q", t.Function)
 	case t.TimeoutSeconds < 0 || t.TimeoutSeconds > maxToolSeconds:
@@ -186,6 +188,14 @@ func (t ToolPlan) check() error {
 func isObject(text json.RawMessage) bool {
 	var members map[string]json.RawMessage
 	return json.Unmarshal(text, &members) == nil && members != nil
+}
+
+// describesObject reports whether a schema, where it says a type, says that of an object.
+func describesObject(schema json.RawMessage) bool {
+	var members struct {
+		Type json.RawMessage `json:"type"`
+	}
+	return len(schema) == 0 || json.Unmarshal(schema, &members) == nil && (members.Type == nil || string(members.Type) == `"object"`)
 }
 
 func (p PolicyPlan) check() error {

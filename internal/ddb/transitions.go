@@ -187,6 +187,9 @@ func requestCancel(c *change, t core.RequestCancel) {
 
 func hint(c *change, t core.Hint) {
 	c.need(open(), is("taskArn", t.TaskARN), stands(t.Row), is("dueAt", t.DueAt))
+	if t.First {
+		c.need(gone("exitedAt"))
+	}
 	if t.TaskStoppedAt != 0 {
 		c.set("taskStoppedAt", t.TaskStoppedAt)
 	}

@@ -134,10 +134,14 @@ func schemaOf(tool toolwire.Tool) (json.RawMessage, error) {
 	if len(members) == 0 {
 		return json.RawMessage(`{"type":"object","properties":{}}`), nil
 	}
-	if string(members["type"]) != `"object"` {
-		return nil, fmt.Errorf(`input schema: want "type": "object", got %.80q`, members["type"])
+	switch string(members["type"]) {
+	case `"object"`:
+		return tool.InputSchema, nil
+	case "":
+		members["type"] = json.RawMessage(`"object"`)
+		return json.Marshal(members)
 	}
-	return tool.InputSchema, nil
+	return nil, fmt.Errorf(`input schema: want "type": "object", got %.80q`, members["type"])
 }
 
 // host answers calls of one of the host's tools.

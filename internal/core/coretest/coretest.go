@@ -34,6 +34,7 @@ type Stores struct {
 	Notes        core.Notes
 	Cursors      core.Cursors
 	Budget       core.Budget
+	SpoolQuotas  core.SpoolQuotas
 	Seed         Seed
 }
 

@@ -264,7 +264,7 @@ func drawRequestCancel(rt *rapid.T, r core.Run) core.Transition {
 
 func drawHint(rt *rapid.T, r core.Run) core.Transition {
 	return core.Hint{
-		TaskARN: as(rt, "task", r.TaskARN, tasks), TaskStoppedAt: times.Draw(rt, "stopped"), ExitedAt: times.Draw(rt, "exited"),
+		TaskARN: as(rt, "task", r.TaskARN, tasks), TaskStoppedAt: times.Draw(rt, "stopped"), ExitedAt: times.Draw(rt, "exited"), First: booleans.Draw(rt, "first"),
 		Row: as(rt, "row as", r.Row, rows), DueAt: as(rt, "due as", r.DueAt, times), Lapse: moments.Draw(rt, "lapse"),
 	}
 }
