@@ -13,6 +13,7 @@ import (
 // Context: install (name of the installation), dist (directory with
 // <function>/bootstrap), sandboxImage (image of the sample task definition), mode
 // (observe or enforce), onCheckpointFailure (hold or release), checkpointConcurrency,
+// toolsConcurrency, hostFunctions (names or ARNs, between commas),
 // keepCheckpoints, eventBus (name of the bus that hears what becomes of runs), tenants,
 // scheduleMinutes, alarmTopic (ARN), idleBurnUSD, runbook (address), monitoring=false,
 // local=true (the variant for an engine on loopback).
@@ -27,6 +28,8 @@ func FromContext(app awscdk.App) Props {
 		EventBus:              c.text("eventBus"),
 		Tenants:               c.text("tenants"),
 		CheckpointConcurrency: c.text("checkpointConcurrency"),
+		ToolsConcurrency:      c.text("toolsConcurrency"),
+		HostFunctions:         c.text("hostFunctions"),
 		KeepCheckpoints:       c.text("keepCheckpoints"),
 		ScheduleMinutes:       c.whole("scheduleMinutes"),
 		NoMonitoring:          !c.yes("monitoring", true),

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-cdk-go/awscdk/v2"
@@ -105,6 +106,7 @@ func New(scope constructs.Construct, id string, p Props) *Keeper {
 	reclaim := k.reclaim(checkpoint)
 	reap := k.reap(probe)
 	sample := k.sampleTask()
+	tools, toolsURL := k.tools(reap)
 	session := k.session(checkpoint)
 	k.schedules(reap, checkpoint)
 	k.taskEvents(reap)
@@ -116,6 +118,8 @@ func New(scope constructs.Construct, id string, p Props) *Keeper {
 		names.OutProbeFunction:   probe.FunctionName(),
 		names.OutReclaimFunction: reclaim.FunctionName(),
 		names.OutSession:         session.FunctionName(),
+		names.OutTools:           tools.FunctionName(),
+		names.OutToolsURL:        toolsURL,
 		names.OutTaskDefinition:  sample.TaskDefinitionArn(),
 		names.OutSubnets:         network.subnets,
 		names.OutSecurityGroup:   network.group,
@@ -161,6 +165,11 @@ func (k *Keeper) stores() {
 			// Logs alone: checkpoints share packs, which only their collection may judge.
 			TagFilters: &map[string]any{names.TagKind: names.KindLog},
 			Expiration: days(core.DefaultLimits.Retention + names.ObjectsOutlive),
+		}, {
+			// What was said is in the log by then, or nobody listened.
+			TagFilters:                  &map[string]any{names.TagKind: names.KindSpool},
+			Expiration:                  days(day),
+			NoncurrentVersionExpiration: days(day),
 		}},
 	})
 }
@@ -328,25 +337,24 @@ func (k *Keeper) checkpoint() (awslambda.Function, *string) {
 		local:    k.endpoints,
 		grants:   k.checkpointGrants(),
 		async:    true,
-		reserved: k.checkpointConcurrency(),
+		reserved: concurrency("checkpointConcurrency", k.props.CheckpointConcurrency),
 	})
 	url := f.AddFunctionUrl(&awslambda.FunctionUrlOptions{AuthType: awslambda.FunctionUrlAuthType_NONE})
 	return f, url.Url()
 }
 
-// checkpointConcurrency caps the function that everybody may call, so that a flood
-// leaves the account's concurrency to the others. There is no default: an account whose
-// limit is 10, as new ones have, has none to reserve, and its deploy would fail. It
-// panics, and so fails the synthesis, for what is no number of invocations; 0 would be
-// one, and refuse them all.
-func (k *Keeper) checkpointConcurrency() *float64 {
-	given := k.props.CheckpointConcurrency
+// concurrency caps a function that everybody may call, so that a flood leaves the
+// account's concurrency to the others. There is no default: an account whose limit is 10,
+// as new ones have, has none to reserve, and its deploy would fail. It panics, and so
+// fails the synthesis, for what is no number of invocations; 0 would be one, and refuse
+// them all.
+func concurrency(context, given string) *float64 {
 	if given == "" {
 		return nil
 	}
 	n, err := strconv.ParseUint(given, 10, 31)
 	if err != nil || n == 0 {
-		panic(fmt.Errorf("context checkpointConcurrency: want a whole number of at least 1, got %q", given))
+		panic(fmt.Errorf("context %s: want a whole number of at least 1, got %q", context, given))
 	}
 	return new(float64(n))
 }
@@ -427,6 +435,8 @@ func (k *Keeper) session(checkpoint awslambda.Function) awslambda.Function {
 			names.Cluster:            k.cluster.ClusterArn(),
 			names.ReclaimQueue:       k.jobs.QueueUrl(),
 			names.CheckpointFunction: checkpoint.FunctionName(),
+			names.ToolsFunction:      new(deployedName(k.props, names.Tools)),
+			names.HostFunctions:      new(strings.Join(k.hostFunctions(), ",")),
 			names.EventBus:           &k.props.EventBus,
 			names.Install:            &k.props.Install,
 			names.Tenants:            &k.props.Tenants,

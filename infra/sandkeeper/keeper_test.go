@@ -241,8 +241,8 @@ func TestStoresOutliveTheStack(t *testing.T) {
 // log stays.
 func TestLogsGoWithTheirRecords(t *testing.T) {
 	rules := at(production.one(t, "AWS::S3::Bucket", "logs").Properties, "LifecycleConfiguration", "Rules").([]any)
-	if len(rules) != 2 {
-		t.Fatalf("%d rules, want 2", len(rules))
+	if len(rules) != 3 {
+		t.Fatalf("%d rules, want 3", len(rules))
 	}
 	same(t, "rule of every object", rules[0], properties{
 		"AbortIncompleteMultipartUpload": properties{"DaysAfterInitiation": 1},
@@ -253,6 +253,10 @@ func TestLogsGoWithTheirRecords(t *testing.T) {
 	same(t, "rule of logs", rules[1], properties{
 		"ExpirationInDays": 121, "Status": "Enabled",
 		"TagFilters": []properties{{"Key": names.TagKind, "Value": names.KindLog}},
+	})
+	same(t, "rule of the spool", rules[2], properties{
+		"ExpirationInDays": 1, "NoncurrentVersionExpiration": properties{"NoncurrentDays": 1}, "Status": "Enabled",
+		"TagFilters": []properties{{"Key": names.TagKind, "Value": names.KindSpool}},
 	})
 	expiry := time.Duration(at(rules[1], "ExpirationInDays").(float64)) * 24 * time.Hour
 	if segments := core.DefaultLimits.Retention + names.SegmentsOutlive; expiry != core.DefaultLimits.Retention+names.ObjectsOutlive || expiry < segments+24*time.Hour {
@@ -376,31 +380,35 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// TestEverybodyReachesOnlyTheURL: agents have no credentials, only the URL's own check
-// of their token. Nobody may invoke the function otherwise, and no other function has a
-// URL.
-func TestEverybodyReachesOnlyTheURL(t *testing.T) {
-	if n := len(production.all(t, "AWS::Lambda::Url")); n != 1 {
-		t.Errorf("%d URLs, want 1", n)
-	}
+// TestEverybodyReachesOnlyTheURLs: agents have no credentials, only the URLs' own check
+// of their token or bearer. Nobody may invoke those functions otherwise, and no other
+// function has a URL.
+func TestEverybodyReachesOnlyTheURLs(t *testing.T) {
+	want := []string{"checkpoint.Arn", "tools.Arn"}
+	var functions []string
 	for _, r := range production.all(t, "AWS::Lambda::Url") {
-		same(t, "function", flat(r.Properties["TargetFunctionArn"]), "checkpoint.Arn")
+		functions = append(functions, flat(r.Properties["TargetFunctionArn"]))
 		same(t, "authentication", r.Properties["AuthType"], "NONE")
 		same(t, "pages of others", r.Properties["Cors"], nil)
 	}
-	var open []string
+	slices.Sort(functions)
+	same(t, "functions with a URL", functions, want)
+	open := map[string][]string{}
 	for _, r := range production.all(t, "AWS::Lambda::Permission") {
 		if r.Properties["Principal"] != "*" {
 			continue
 		}
-		open = append(open, flat(r.Properties["Action"]))
-		same(t, "function open to all", flat(r.Properties["FunctionName"]), "checkpoint.Arn")
+		name := flat(r.Properties["FunctionName"])
+		open[name] = append(open[name], flat(r.Properties["Action"]))
 		if r.Properties["FunctionUrlAuthType"] != "NONE" && r.Properties["InvokedViaFunctionUrl"] != true {
 			t.Errorf("everybody may %s otherwise than by the URL: %v", flat(r.Properties["Action"]), r.Properties)
 		}
 	}
-	slices.Sort(open)
-	same(t, "what everybody may", open, []string{"lambda:InvokeFunction", "lambda:InvokeFunctionUrl"})
+	same(t, "functions open to all", slices.Sorted(maps.Keys(open)), want)
+	for name, actions := range open {
+		slices.Sort(actions)
+		same(t, "what everybody may with "+name, actions, []string{"lambda:InvokeFunction", "lambda:InvokeFunctionUrl"})
+	}
 }
 
 // TestContextCapsWhatEverybodyReaches: and no other function, whether the number comes as
@@ -410,25 +418,22 @@ func TestContextCapsWhatEverybodyReaches(t *testing.T) {
 	for _, f := range names.Functions {
 		writeBinary(dir, f)
 	}
-	capped := func(n any) template {
-		return synthesize(t.TempDir(), dir, map[string]any{"checkpointConcurrency": n})
+	capped := func(checkpoint, tools any) template {
+		return synthesize(t.TempDir(), dir, map[string]any{"checkpointConcurrency": checkpoint, "toolsConcurrency": tools})
 	}
 	for _, test := range []struct {
-		name string
-		of   template
-		want any
+		name              string
+		of                template
+		checkpoint, tools any
 	}{
-		{"the stack without context reserves none", production, nil},
-		{"the local variant reserves none", local, nil},
-		{"the CLI's text", capped("1"), 1},
-		{"a number", capped(20), 20},
+		{"the stack without context reserves none", production, nil, nil},
+		{"the local variant reserves none", local, nil, nil},
+		{"the CLI's text", capped("1", "30"), 1, 30},
+		{"a number", capped(20, 5), 20, 5},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			for _, f := range names.Functions {
-				want := test.want
-				if f != names.Checkpoint {
-					want = nil
-				}
+				want := map[names.Function]any{names.Checkpoint: test.checkpoint, names.Tools: test.tools}[f]
 				reserved := test.of.one(t, "AWS::Lambda::Function", string(f)).Properties["ReservedConcurrentExecutions"]
 				same(t, string(f)+" reserved concurrency", reserved, want)
 			}
@@ -449,7 +454,45 @@ func TestWhatIsNoConcurrencyIsRefused(t *testing.T) {
 				}
 			}()
 			app := awscdk.NewApp(&awscdk.AppProps{Outdir: new(t.TempDir()), Context: &map[string]any{"checkpointConcurrency": given}})
-			(&Keeper{props: FromContext(app)}).checkpointConcurrency()
+			concurrency("checkpointConcurrency", FromContext(app).CheckpointConcurrency)
+		}()
+	}
+}
+
+// TestContextListsTheFunctionsOfTheHost: tools and session may call those and no other,
+// and are told the same list. Where there is none they may call none.
+func TestContextListsTheFunctionsOfTheHost(t *testing.T) {
+	dir := t.TempDir()
+	for _, f := range names.Functions {
+		writeBinary(dir, f)
+	}
+	const foreign = "arn:aws:lambda:eu-west-1:123456789012:function:shared:live"
+	listing := synthesize(t.TempDir(), dir, map[string]any{"hostFunctions": "search, tickets:3," + foreign})
+	own := "lambda:InvokeFunction arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:"
+	for _, f := range []names.Function{names.Tools, names.Session} {
+		listed := func(of template) any {
+			return at(of.one(t, "AWS::Lambda::Function", string(f)).Properties, "Environment", "Variables", string(names.HostFunctions))
+		}
+		same(t, string(f)+" is told", listed(listing), "search,tickets:3,"+foreign)
+		same(t, string(f)+" is told without context", listed(production), names.None)
+		same(t, string(f)+" is told in the local variant", listed(local), "keeper-example-tool")
+		want := append(slices.Clone(ships[string(f)+"-role"]), own+"search", own+"tickets:3", "lambda:InvokeFunction "+foreign)
+		got := grants(t, listing.one(t, "AWS::IAM::Role", string(f)+"-role"))
+		slices.Sort(want)
+		slices.Sort(got)
+		same(t, string(f)+" may", got, want)
+	}
+}
+
+func TestWhatIsNoFunctionIsRefused(t *testing.T) {
+	for _, given := range []string{"*", "search*", "a,,b", "arn:aws:lambda:*:123456789012:function:a", "arn:aws:s3:::bucket", "a b", "a:b:c"} {
+		func() {
+			defer func() {
+				if said := fmt.Sprint(recover()); !strings.Contains(said, "context hostFunctions: want names or ARNs") {
+					t.Errorf("%q: said %q", given, said)
+				}
+			}()
+			(&Keeper{props: Props{HostFunctions: given}}).hostFunctions()
 		}()
 	}
 }
@@ -530,6 +573,7 @@ func TestFunctions(t *testing.T) {
 		names.Reclaim:    limits.ReclaimTimeout.Seconds(),
 		names.Checkpoint: limits.CheckpointTimeout.Seconds(),
 		names.Session:    core.SessionTimeout.Seconds(),
+		names.Tools:      core.ToolsTimeout.Seconds(),
 	}
 	for _, f := range names.Functions {
 		r := production.one(t, "AWS::Lambda::Function", string(f)).Properties
@@ -743,9 +787,16 @@ var ships = map[string][]string{
 		"ecs:TagResource " + allTasks + " if StringEquals ecs:CreateAction RunTask",
 		"iam:PassRole sandboxrole.Arn if StringEquals iam:PassedToService ecs-tasks.amazonaws.com",
 		"ssmmessages:OpenDataChannel arn:AWS::Partition:ssm:AWS::Region:AWS::AccountId:session/ecs-execute-command-*",
+		"lambda:GetFunctionUrlConfig arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:keeper-tools",
 		"lambda:InvokeFunction checkpoint.Arn", "sqs:SendMessage reclaimjobs.Arn",
 		"events:PutEvents arn:AWS::Partition:events:AWS::Region:AWS::AccountId:event-bus/default if StringEquals events:source sandkeeper",
 		"logs:CreateLogStream sessionlogs.Arn", "logs:PutLogEvents sessionlogs.Arn",
+	},
+	"tools-role": {
+		"dynamodb:GetItem runs.Arn", "dynamodb:UpdateItem runs.Arn",
+		"lambda:InvokeFunction reap.Arn",
+		"logs:CreateLogStream toolslogs.Arn", "logs:PutLogEvents toolslogs.Arn",
+		"s3:PutObject logs.Arn/*/spool/*", "s3:PutObjectTagging logs.Arn/*/spool/*",
 	},
 	"schedule-role": {"lambda:InvokeFunction checkpoint.Arn", "lambda:InvokeFunction reap.Arn", "sqs:SendMessage eventdeadletters.Arn"},
 	"sandbox-role": {
@@ -872,6 +923,7 @@ func TestOutputs(t *testing.T) {
 		names.OutDeadLetterQueue, names.OutCluster, names.OutTaskDefinition, names.OutReapFunction,
 		names.OutProbeFunction, names.OutReclaimFunction, names.OutSubnets, names.OutSecurityGroup, names.OutInstall, names.OutMode,
 		names.OutShardQueue, names.OutShardDead, names.OutEventDead, names.OutEventBus, names.OutCheckpoint, names.OutCheckpointURL, names.OutSession,
+		names.OutTools, names.OutToolsURL,
 	} {
 		if production.Outputs[string(output)] == nil {
 			t.Errorf("no output %s", output)

@@ -24,8 +24,12 @@ type Props struct {
 	EventBus  string // name of the bus for outbound events; the stack does not make it
 	Tenants   string // JSON: for which tenants a caller may act, by the alias of session that it invokes
 	// CheckpointConcurrency is a whole number, at least 1: invocations of the checkpoint
-	// function at a time. Empty: none is reserved.
-	CheckpointConcurrency string
+	// function at a time. Empty: none is reserved. ToolsConcurrency is the same of the tools
+	// function.
+	CheckpointConcurrency, ToolsConcurrency string
+	// HostFunctions are the names or ARNs, between commas, of the functions that may be
+	// tools and hooks of definitions. Default: none; with Local the example's.
+	HostFunctions string
 	// KeepCheckpoints is a whole number: how many of a thread's newest checkpoints outlive
 	// the day, beside the named ones. 0: all.
 	KeepCheckpoints string
@@ -51,6 +55,9 @@ func (p Props) complete() Props {
 		mode, dist = names.ModeEnforce, filepath.Join(dist, "local")
 	}
 	p.Install = cmp.Or(p.Install, names.Stack)
+	if p.Local { // the example is the demo's and the tests' tool
+		p.HostFunctions = cmp.Or(p.HostFunctions, p.Install+"-example-tool")
+	}
 	p.Dist = cmp.Or(p.Dist, dist)
 	p.SandboxImage = cmp.Or(p.SandboxImage, "debian:stable-slim")
 	p.Mode = cmp.Or(p.Mode, mode)

@@ -97,11 +97,8 @@ func (k *Keeper) checkpointGrants() []grant {
 	}, grant{
 		// Its own URL, and its own time where that of one invocation is too short. By name:
 		// the function's ARN would make a circle of function and role.
-		actions: []string{"lambda:GetFunctionUrlConfig", "lambda:InvokeFunction"},
-		resources: []*string{k.stack.FormatArn(&awscdk.ArnComponents{
-			Service: new("lambda"), Resource: new("function"), ArnFormat: awscdk.ArnFormat_COLON_RESOURCE_NAME,
-			ResourceName: new(deployedName(k.props, names.Checkpoint)),
-		})},
+		actions:   []string{"lambda:GetFunctionUrlConfig", "lambda:InvokeFunction"},
+		resources: []*string{k.functionNamed(deployedName(k.props, names.Checkpoint))},
 	})
 }
 
@@ -128,7 +125,10 @@ func (k *Keeper) reclaimGrants(checkpoint awslambda.Function) []grant {
 }
 
 func (k *Keeper) sessionGrants(checkpoint awslambda.Function) []grant {
-	return append(k.execs(), grant{
+	return append(append(k.execs(), k.invokesHost()...), grant{
+		// Where agents reach the tools.
+		actions: []string{"lambda:GetFunctionUrlConfig"}, resources: []*string{k.functionNamed(deployedName(k.props, names.Tools))},
+	}, grant{
 		actions:   []string{"dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem"},
 		resources: []*string{k.runs.TableArn(), k.sandboxes.TableArn()},
 	}, grant{

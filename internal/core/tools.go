@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -23,7 +22,6 @@ type Bridge struct {
 	Grants    PutGranter
 	Quotas    SpoolQuotas
 	Limits    Limits
-	Logger    *slog.Logger
 }
 
 // Nudger has a run looked at now, by whoever sweeps.
