@@ -198,6 +198,15 @@ func describesObject(schema json.RawMessage) bool {
 	return len(schema) == 0 || json.Unmarshal(schema, &members) == nil && (members.Type == nil || string(members.Type) == `"object"`)
 }
 
+// empty reports whether everything is allowed.
+func (p PolicyPlan) empty() bool {
+	rules := 0
+	for _, r := range []RulePlan{p.Commands, p.Write, p.Reach} {
+		rules += len(r.Allow) + len(r.Deny)
+	}
+	return rules == 0 && p.Default != VerdictDeny
+}
+
 func (p PolicyPlan) check() error {
 	if !slices.Contains([]Verdict{VerdictDefault, VerdictAllow, VerdictDeny}, p.Default) {
 		return fmt.Errorf("policy.default: want allow or deny, got %.80q", p.Default)

@@ -416,8 +416,15 @@ func (s *Session) startAgent(ctx context.Context, st *starting) (waiting string,
 			return "", err
 		}
 	}
+	side, err := s.side(ctx, st)
+	if err != nil {
+		return "", err
+	}
 	plan := st.q.Agent
-	agent := JournalStart{Run: st.run.RunKey.Run, Nonce: st.run.Nonce, Argv: plan.Argv, Shell: plan.Shell, Dir: cmp.Or(plan.Dir, st.definition.Workspace.Root), Env: env}
+	agent := JournalStart{
+		Run: st.run.RunKey.Run, Nonce: st.run.Nonce, Argv: plan.Argv, Shell: plan.Shell, Dir: cmp.Or(plan.Dir, st.definition.Workspace.Root),
+		Env: env, Side: side,
+	}
 	var input []byte
 	if plan.Input != nil {
 		input = []byte(*plan.Input)
