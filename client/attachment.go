@@ -153,6 +153,23 @@ func (a *Attachment) Fail(ctx context.Context, why RunFault) (RunView, error) {
 	})
 }
 
+// Cancel asks that a run end, from whatever host. With q.Host, the host that has it, it
+// waits until it has ended; else whoever has it ends it within one renewal, or a sweep.
+func Cancel(ctx context.Context, api API, q CancelRequest) (RunView, error) {
+	for {
+		report, err := api.Cancel(ctx, q)
+		if err != nil || report.Ended || report.Waiting == waitsForHost {
+			return report.Run, err
+		}
+		if err := pause(ctx, stepPause); err != nil {
+			return report.Run, err
+		}
+	}
+}
+
+// waitsForHost is what the cancel of another's run waits for.
+const waitsForHost = "host"
+
 // end asks until the run has ended. A run that a sweep has ended meanwhile has ended too.
 func (a *Attachment) end(ctx context.Context, ask func() (EndReport, error)) (RunView, error) {
 	for {

@@ -17,9 +17,10 @@ var ErrTaskStopped = errors.New("client: the task of the run has stopped")
 // Line is a line of a run's output.
 type Line struct {
 	From int64  // byte position of its first byte
-	Next int64  // byte position behind it and its newline: from there Follow goes on
+	Next int64  // byte position behind it: from there Follow goes on
 	Text []byte // without the newline; the caller's own
-	// Cut says that the line goes on in the next one: it is too long for one.
+	// Cut says that the line goes on in the next one, being too long for one, or that its
+	// end is left out.
 	Cut bool
 	// Omitted says that output is missing here, from From to Next: of a transcript that is
 	// too long, head and tail are kept.
@@ -27,7 +28,8 @@ type Line struct {
 }
 
 const (
-	// longest is the longest line that is given whole, bytes.
+	// longest is the longest line that is given whole, bytes, and the longest piece that a
+	// tail answers: a shorter one ends where a line does.
 	longest = 1 << 20
 	// pollSeconds is how long one tail waits for output.
 	pollSeconds = 20
@@ -46,6 +48,10 @@ const (
 func Follow(ctx context.Context, api API, q TailRequest) iter.Seq2[Line, error] {
 	return func(yield func(Line, error) bool) {
 		f := follower{api: api, q: q, begins: q.From}
+		if q.From > 0 {
+			f.q.From-- // the byte before tells whether a line begins here
+			f.before = true
+		}
 		f.q.WaitSeconds = cmp.Or(q.WaitSeconds, pollSeconds)
 		f.q.StallSeconds = cmp.Or(q.StallSeconds, stallSeconds)
 		for {
@@ -67,6 +73,8 @@ type follower struct {
 	q      TailRequest
 	held   []byte // the line that has not ended yet
 	begins int64  // its position
+	before bool   // the first byte that comes is one that the caller has
+	open   bool   // the line before has ended, and its newline may still come
 	spent  bool   // the last tail gave nothing
 }
 
@@ -94,8 +102,12 @@ func (f *follower) tail(ctx context.Context) (TailReport, error) {
 
 // take gives out the lines of a piece; false: nobody wants more.
 func (f *follower) take(report TailReport, yield func(Line, error) bool) bool {
-	f.q.From = max(f.q.From, report.Next)
-	f.held = append(f.held, report.Data...)
+	if report.Next <= f.q.From {
+		return !report.End || f.rest(report, nil, yield)
+	}
+	data := f.fresh(report.Data)
+	f.q.From = report.Next
+	f.held = append(f.held, data...)
 	for {
 		end := bytes.IndexByte(f.held, '\n')
 		switch {
@@ -108,23 +120,44 @@ func (f *follower) take(report TailReport, yield func(Line, error) bool) bool {
 				return false
 			}
 		default:
-			return f.rest(report, yield)
+			return f.rest(report, data, yield)
 		}
 	}
 }
 
-// rest deals with what is behind the last newline: held back until the line ends, unless
-// nothing follows, or what follows is left out.
-func (f *follower) rest(report TailReport, yield func(Line, error) bool) bool {
-	gap := report.Next > report.From+int64(len(report.Data))
-	if (report.End || gap) && len(f.held) > 0 && !f.give(len(f.held), 0, gap, yield) {
-		return false
+// fresh is what of a piece belongs to lines that have not been given: not the byte before
+// the position that was asked for, nor the newline of a line that was.
+func (f *follower) fresh(data []byte) []byte {
+	if f.before && len(data) > 0 {
+		f.open, data = data[0] != '\n', data[1:]
 	}
-	if !gap {
+	f.before = false
+	if len(data) > 0 {
+		if f.open && data[0] == '\n' {
+			data = data[1:]
+			f.begins++
+		}
+		f.open = false
+	}
+	return data
+}
+
+// rest deals with what is behind the last newline. It is a line, whose newline comes with
+// the next piece if at all, unless the piece is cut because the line is very long.
+func (f *follower) rest(report TailReport, data []byte, yield func(Line, error) bool) bool {
+	gap := report.Next > report.From+int64(len(report.Data))
+	whole := report.End || gap || len(data) > 0 && len(report.Data) < longest
+	if whole && len(f.held) > 0 {
+		if !f.give(len(f.held), 0, gap, yield) {
+			return false
+		}
+		f.open = !gap
+	}
+	if !gap || report.Next <= f.begins {
 		return true
 	}
 	from := f.begins
-	f.begins = report.Next
+	f.begins, f.open = report.Next, false
 	return yield(Line{From: from, Next: report.Next, Omitted: true}, nil)
 }
 

@@ -75,13 +75,14 @@ func TestOutputComesInLines(t *testing.T) {
 	}{
 		"none":                             {nil, ""},
 		"two in one piece":                 {[]string{"a\nb\n"}, "0-2 a; 2-4 b; "},
-		"one in two pieces":                {[]string{"a", "b\nc\n"}, "0-3 ab; 3-5 c; "},
-		"the newline by itself":            {[]string{"a", "\n"}, "0-2 a; "},
-		"the last without a newline":       {[]string{"a\n", "b"}, "0-2 a; 2-3 b; "},
+		"a newline that comes later":       {[]string{"a", "\nc\n", "d", "\n"}, "0-1 a; 2-4 c; 4-5 d; "},
+		"a newline that never comes":       {[]string{"a\n", "b"}, "0-2 a; 2-3 b; "},
 		"empty ones":                       {[]string{"\n\na\n"}, "0-1 ; 1-2 ; 2-4 a; "},
-		"a very long one":                  {[]string{strings.Repeat("x", mega), "yy", "z\nb\n"}, fmt.Sprintf("0-%d %d bytes cut; %d-%d yyz; %d-%d b; ", mega, mega, mega, mega+4, mega+4, mega+6)},
+		"empty ones in pieces":             {[]string{"a", "\n\n", "\n"}, "0-1 a; 2-3 ; 3-4 ; "},
+		"a very long one":                  {[]string{strings.Repeat("x", mega), "yyz\nb\n"}, fmt.Sprintf("0-%d %d bytes cut; %d-%d yyz; %d-%d b; ", mega, mega, mega, mega+4, mega+4, mega+6)},
+		"one that is as long as a piece":   {[]string{strings.Repeat("x", mega), "\nb\n"}, fmt.Sprintf("0-%d %d bytes; %d-%d b; ", mega+1, mega, mega+1, mega+3)},
 		"what is left out":                 {[]string{"a\n", "gap", "b\n"}, "0-2 a; 2-5  omitted; 5-7 b; "},
-		"what is left out behind half one": {[]string{"a\nb", "gap", "c\n"}, "0-2 a; 2-3 b cut; 3-6  omitted; 6-8 c; "},
+		"what is left out behind half one": {[]string{"a\nb", "gap", "c\n"}, "0-2 a; 2-3 b; 3-6  omitted; 6-8 c; "},
 	} {
 		t.Run(what, func(t *testing.T) {
 			lines := follow(t, pieces(c.of...), 0)

@@ -20,7 +20,7 @@ type heard struct {
 
 // line takes a line, and holds its positions against those before.
 func (h *heard) line(l client.Line) error {
-	if l.From != h.next || l.Next < l.From+int64(len(l.Text)) {
+	if l.From != h.next && l.From != h.next+1 || l.Next < l.From+int64(len(l.Text)) {
 		return fmt.Errorf("line from %d to %d behind %d", l.From, l.Next, h.next)
 	}
 	h.next = l.Next
