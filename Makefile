@@ -26,17 +26,26 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: .venv/.ready node_modules/.ready ## Install the pinned local engine and CDK CLI, into this directory
+setup: .venv/.ready node_modules/.ready examples/host-node/node_modules/.ready examples/host-python/.venv/.ready ## Install the pinned local engine, CDK CLI and what the examples need, into this directory
 	@:
 
 .venv/.ready: requirements.txt
-	@python3 -m venv --clear .venv
-	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+examples/host-python/.venv/.ready: examples/host-python/requirements.txt
+.venv/.ready examples/host-python/.venv/.ready:
+	@python3 -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 node_modules/.ready: package.json package-lock.json .npmrc
-	@npm ci --silent
+examples/host-node/node_modules/.ready: $(addprefix examples/host-node/,package.json package-lock.json .npmrc)
+node_modules/.ready examples/host-node/node_modules/.ready:
+	@cd $(dir $(@D)) && npm ci --silent
 	@touch $@
+
+.PHONY: types
+types: setup ## Write the examples' types anew from docs/session-api.md
+	@cd examples/host-node && node generate.mjs
+	@cd examples/host-python && .venv/bin/python generate.py
 
 # build writes to a stage and copies what changed, so that what depends on a
 # binary is only made again when its bytes differ.
@@ -71,7 +80,7 @@ build-local: ## Build functions and agent for this machine, to dist/local
 dist/%/bootstrap: build ;@:
 dist/local/%/bootstrap: build-local ;@:
 
-STACK := Makefile $(wildcard infra/*.go infra/sandkeeper/*.go) infra/go.mod infra/go.sum $(wildcard internal/names/*.go) internal/core/limits.go
+STACK := Makefile $(wildcard infra/*.go) infra/go.mod infra/go.sum $(wildcard internal/names/*.go) internal/core/limits.go
 
 cdk.out/aws/manifest.json: $(STACK) $(FUNCTIONS:%=dist/%/bootstrap)
 	@rm -rf $(@D)

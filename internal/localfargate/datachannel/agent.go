@@ -21,12 +21,6 @@ type Process interface {
 	Kill()
 }
 
-// Resizer is a [Process] whose terminal is another than the one it was given, and is
-// told of that one's size.
-type Resizer interface {
-	Resize(columns, rows uint16)
-}
-
 // Runner starts commands inside a container.
 type Runner interface {
 	// Run starts argv as leader of a session whose controlling terminal is tty. The
@@ -188,7 +182,6 @@ type worker struct {
 
 	mu       sync.Mutex
 	terminal *os.File // nil until the command runs
-	command  Process  // nil until the command runs
 	expected int64
 	early    map[int64]frame
 	paused   bool
@@ -216,7 +209,7 @@ func (w *worker) start(runner Runner, command string) (Process, error) {
 		return nil, err
 	}
 	w.mu.Lock()
-	w.terminal, w.command = master, process
+	w.terminal = master
 	w.mu.Unlock()
 	return process, nil
 }
@@ -354,9 +347,6 @@ func (w *worker) process(f frame) bool {
 		}
 		if json.Unmarshal(f.payload, &size) == nil {
 			_ = terminal.Resize(w.terminal, size.Cols, size.Rows)
-			if other, ok := w.command.(Resizer); ok {
-				other.Resize(size.Cols, size.Rows)
-			}
 		}
 	}
 	return true

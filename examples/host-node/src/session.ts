@@ -1,0 +1,428 @@
+// Made from docs/session-api.md by generate.mjs; not for editing.
+
+export interface SandkeeperSession {
+  answer?: {
+    active?: ListRunsReport;
+    adopt?: StartReport;
+    attach?: RenewReport;
+    cancel?: EndReport;
+    detach?: RenewReport;
+    error?: Refusal;
+    fail?: EndReport;
+    finish?: FinishReport;
+    get?: RunView;
+    interrupt?: RenewReport;
+    list?: ListRunsReport;
+    renew?: RenewReport;
+    start?: StartReport;
+    tail?: TailReport;
+  };
+  call?: {
+    active?: ThreadKey;
+    adopt?: AdoptRequest;
+    attach?: AttachRequest;
+    cancel?: CancelRequest;
+    detach?: HostRequest;
+    fail?: FailRequest;
+    finish?: FinishRequest;
+    get?: GetRequest;
+    interrupt?: HostRequest;
+    list?: ListRunsRequest;
+    renew?: HostRequest;
+    start?: StartRequest;
+    tail?: TailRequest;
+  };
+}
+/**
+ * ListRunsReport is the answer of list and active: newest first.
+ */
+export interface ListRunsReport {
+  /**
+   * older ones are left out
+   */
+  more?: boolean;
+  runs: RunView[];
+}
+/**
+ * RunView is a run as hosts see it.
+ */
+export interface RunView {
+  attachedUntil?: number;
+  cancelRequested?: number;
+  checkpoint?: string;
+  checkpointId?: string;
+  /**
+   * of an ended run: the log is whole
+   */
+  complete?: boolean;
+  definition?: string;
+  detachedSince?: number;
+  ending?: string;
+  error?: RunFault;
+  exitCode?: number;
+  /**
+   * hint
+   */
+  exitedAt?: number;
+  finishedAt?: number;
+  instance?: string;
+  interruptedSince?: number;
+  logEnd: number;
+  parent?: string;
+  readyAt?: number;
+  run: string;
+  sealed?: boolean;
+  startedAt: number;
+  status: "running" | "interrupted" | "completed" | "failed" | "aborted";
+  taskArn?: string;
+  /**
+   * hint
+   */
+  taskStoppedAt?: number;
+  tenant: string;
+  thread: string;
+}
+/**
+ * RunFault is a RunError as hosts see it.
+ */
+export interface RunFault {
+  /**
+   * short, lower-case with hyphens
+   */
+  code: string;
+  message?: string;
+}
+/**
+ * StartReport is the answer of start.
+ */
+export interface StartReport {
+  ensured?: "created" | "resumed";
+  restoredFrom?: string;
+  run: RunView;
+  state: "provisioning" | "ready";
+  /**
+   * what a provisioning start waits for
+   */
+  waiting?: string;
+  workspaceLost?: LostWorkspace;
+}
+/**
+ * LostWorkspace tells that the work of an earlier run of the thread is not in the workspace.
+ */
+export interface LostWorkspace {
+  run: string;
+  why: string;
+}
+/**
+ * RenewReport is the answer of attach and renew.
+ */
+export interface RenewReport {
+  /**
+   * Cancel says that the run is to end: its host asks for cancel, and it ends.
+   */
+  cancel?: boolean;
+  run: RunView;
+  /**
+   * of attach: why the thread's writer lease was not to be had
+   */
+  writer?: string;
+}
+/**
+ * EndReport is the answer of cancel and fail. An end that is not over yet is recorded, and goes on: in the host's next call, or in a sweep.
+ */
+export interface EndReport {
+  ended: boolean;
+  run: RunView;
+  waiting?: string;
+}
+export interface Refusal {
+  code: string;
+  message: string;
+}
+/**
+ * FinishReport is the answer of finish.
+ */
+export interface FinishReport {
+  checkpoint?: string;
+  /**
+   * CheckpointFailed is why the workspace could not be stored yet; reclaim tries again before the sandbox ends.
+   */
+  checkpointFailed?: string;
+  run: RunView;
+  state: "finishing" | "finished";
+  /**
+   * what a finishing one waits for
+   */
+  waiting?: string;
+}
+/**
+ * TailReport is a piece of a run's output: whole lines, unless the run has ended or a line is very long. The newline of the last one may come with the next piece.
+ */
+export interface TailReport {
+  /**
+   * base64
+   */
+  data: string;
+  /**
+   * End says that nothing follows.
+   */
+  end?: boolean;
+  from: number;
+  /**
+   * from where to go on; behind an omitted piece it is more than Data is long
+   */
+  next: number;
+  run: RunView;
+  /**
+   * why the sandbox gave no answer
+   */
+  waiting?: string;
+}
+/**
+ * ThreadKey names one thread of one tenant. Every operation takes it whole (I16).
+ */
+export interface ThreadKey {
+  tenant: string;
+  thread: string;
+}
+/**
+ * AdoptRequest takes over a task that a host started itself, and a run in it whose journal is kept as Sandkeeper's wrapper keeps it.
+ */
+export interface AdoptRequest {
+  checkpoint?: "" | "none" | "finished" | "always";
+  /**
+   * empty: the installation's
+   */
+  cluster?: string;
+  container: string;
+  host: string;
+  /**
+   * Journal is the nonce with which the run's sentinel will be written.
+   */
+  journal: string;
+  /**
+   * Keep leaves the sandbox warm after a clean end.
+   */
+  keep?: boolean;
+  run: string;
+  taskArn: string;
+  tenant: string;
+  thread: string;
+  ttlSeconds?: number;
+}
+/**
+ * AttachRequest takes a run for a host.
+ */
+export interface AttachRequest {
+  host: string;
+  run: string;
+  /**
+   * although another host has it
+   */
+  takeover?: boolean;
+  tenant: string;
+}
+/**
+ * CancelRequest asks that a run end. With the host that has it, it ends it at once.
+ */
+export interface CancelRequest {
+  host?: string;
+  run: string;
+  tenant: string;
+}
+/**
+ * HostRequest is for what only the host of a run may ask: renew, detach, interrupt.
+ */
+export interface HostRequest {
+  host: string;
+  run: string;
+  tenant: string;
+}
+/**
+ * FailRequest has a run's host give it up.
+ */
+export interface FailRequest {
+  error: RunFault;
+  host: string;
+  run: string;
+  tenant: string;
+}
+/**
+ * FinishRequest ends a run whose agent has ended.
+ */
+export interface FinishRequest {
+  conversation?: ConversationPut;
+  host: string;
+  run: string;
+  tenant: string;
+}
+/**
+ * saved first, where it is given
+ */
+export interface ConversationPut {
+  /**
+   * base64
+   */
+  data: string;
+  /**
+   * Folded are the runs whose transcripts it holds; none: the run that finishes.
+   */
+  folded?: string[];
+  /**
+   * the version that it goes on from; 0: none
+   */
+  seen: number;
+}
+/**
+ * GetRequest asks for a run.
+ */
+export interface GetRequest {
+  run: string;
+  tenant: string;
+}
+/**
+ * ListRunsRequest asks for the runs of a thread.
+ */
+export interface ListRunsRequest {
+  /**
+   * only those that have not ended
+   */
+  active?: boolean;
+  tenant: string;
+  thread: string;
+}
+/**
+ * StartRequest begins a run, or asks how far its start is.
+ */
+export interface StartRequest {
+  agent: AgentPlan;
+  definition?: Definition;
+  definitionName?: string;
+  host: string;
+  /**
+   * Parent is the paused run that this one goes on for, in the same sandbox.
+   */
+  parent?: string;
+  run: string;
+  tenant: string;
+  thread: string;
+}
+/**
+ * AgentPlan is the program of a run: words, or text for a shell.
+ */
+export interface AgentPlan {
+  argv?: string[];
+  /**
+   * absolute; empty: the container's
+   */
+  dir?: string;
+  /**
+   * its stdin; it is in no record, argument or log
+   */
+  input?: string;
+  shell?: string;
+}
+/**
+ * Definition is given, or the name of one that the installation keeps.
+ */
+export interface Definition {
+  capture?: CapturePlan;
+  /**
+   * Checkpoint says which ends of runs store the workspace; empty: the installation's.
+   */
+  checkpoint?: "" | "none" | "finished" | "always";
+  /**
+   * also of a run that finished
+   */
+  destroyOnComplete?: boolean;
+  /**
+   * MaxAgeSeconds is how long after its last use a sandbox is still used again; zero: as long as it lives.
+   */
+  maxAgeSeconds?: number;
+  name: string;
+  /**
+   * OnLapse is what becomes of a run whose host stopped renewing: detach, the default, or cancel.
+   */
+  onLapse?: "" | "detach" | "cancel";
+  /**
+   * PauseTTLSeconds is how long a run may stay paused; zero: the installation's time.
+   */
+  pauseTtlSeconds?: number;
+  /**
+   * Reuse says whose sandbox it is: the thread's, by default, or each run's own.
+   */
+  reuse?: "" | "thread" | "none";
+  /**
+   * after the detach; zero: the installation's
+   */
+  runTtlSeconds?: number;
+  /**
+   * names, redacted from checkpoints
+   */
+  secrets?: string[];
+  task: TaskTemplate;
+  version: number;
+  workspace?: WorkspacePlan;
+}
+/**
+ * CapturePlan says what of the workspace a checkpoint holds.
+ */
+export interface CapturePlan {
+  deadlineSeconds?: number;
+  maxBytes?: number;
+  /**
+   * include, exclude, redact, as capture documents it
+   */
+  policy?: {
+    [k: string]: unknown;
+  };
+}
+/**
+ * TaskTemplate is the task that a sandbox is.
+ */
+export interface TaskTemplate {
+  assignPublicIp?: boolean;
+  cluster?: string;
+  /**
+   * the agent's
+   */
+  container: string;
+  securityGroups?: string[];
+  subnets: string[];
+  tags?: {
+    [k: string]: string;
+  };
+  /**
+   * family, family:revision or ARN
+   */
+  taskDefinition: string;
+}
+/**
+ * WorkspacePlan is where the agent works.
+ */
+export interface WorkspacePlan {
+  /**
+   * absolute; empty: as WorkspaceVariable says
+   */
+  root?: string;
+}
+/**
+ * TailRequest asks for a run's output from a byte position on.
+ */
+export interface TailRequest {
+  from: number;
+  /**
+   * Host reads the journal itself, and brings new output to the log; without it the log is read.
+   */
+  host?: string;
+  run: string;
+  /**
+   * StallSeconds is how long a host waits for a run's first byte; zero: TailStall.
+   */
+  stallSeconds?: number;
+  tenant: string;
+  /**
+   * for output, at most MaxTailWait
+   */
+  waitSeconds?: number;
+}

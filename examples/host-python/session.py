@@ -1,0 +1,365 @@
+# Made from docs/session-api.md by generate.py; not for editing.
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+
+class AdoptRequest(TypedDict):
+    """
+    AdoptRequest takes over a task that a host started itself, and a run in it whose journal is kept as Sandkeeper's wrapper keeps it.
+    """
+
+    checkpoint: NotRequired[Literal['', 'none', 'finished', 'always']]
+    cluster: NotRequired[str]
+    container: str
+    host: str
+    journal: str
+    keep: NotRequired[bool]
+    run: str
+    taskArn: str
+    tenant: str
+    thread: str
+    ttlSeconds: NotRequired[int]
+
+
+class AgentPlan(TypedDict):
+    """
+    AgentPlan is the program of a run: words, or text for a shell.
+    """
+
+    argv: NotRequired[list[str]]
+    dir: NotRequired[str]
+    input: NotRequired[str]
+    shell: NotRequired[str]
+
+
+class AttachRequest(TypedDict):
+    """
+    AttachRequest takes a run for a host.
+    """
+
+    host: str
+    run: str
+    takeover: NotRequired[bool]
+    tenant: str
+
+
+class CancelRequest(TypedDict):
+    """
+    CancelRequest asks that a run end. With the host that has it, it ends it at once.
+    """
+
+    host: NotRequired[str]
+    run: str
+    tenant: str
+
+
+class CapturePlan(TypedDict):
+    """
+    CapturePlan says what of the workspace a checkpoint holds.
+    """
+
+    deadlineSeconds: NotRequired[int]
+    maxBytes: NotRequired[int]
+    policy: NotRequired[Any]
+
+
+class ConversationPut(TypedDict):
+    """
+    ConversationPut is the next version of a thread's conversation, opaque to Sandkeeper.
+    """
+
+    data: str
+    folded: NotRequired[list[str]]
+    seen: int
+
+
+class FinishRequest(TypedDict):
+    """
+    FinishRequest ends a run whose agent has ended.
+    """
+
+    conversation: NotRequired[ConversationPut]
+    host: str
+    run: str
+    tenant: str
+
+
+class GetRequest(TypedDict):
+    """
+    GetRequest asks for a run.
+    """
+
+    run: str
+    tenant: str
+
+
+class HostRequest(TypedDict):
+    """
+    HostRequest is for what only the host of a run may ask: renew, detach, interrupt.
+    """
+
+    host: str
+    run: str
+    tenant: str
+
+
+class ListRunsRequest(TypedDict):
+    """
+    ListRunsRequest asks for the runs of a thread.
+    """
+
+    active: NotRequired[bool]
+    tenant: str
+    thread: str
+
+
+class LostWorkspace(TypedDict):
+    """
+    LostWorkspace tells that the work of an earlier run of the thread is not in the workspace.
+    """
+
+    run: str
+    why: str
+
+
+class RunFault(TypedDict):
+    """
+    RunFault is a RunError as hosts see it.
+    """
+
+    code: str
+    message: NotRequired[str]
+
+
+class RunView(TypedDict):
+    """
+    RunView is a run as hosts see it.
+    """
+
+    attachedUntil: NotRequired[int]
+    cancelRequested: NotRequired[int]
+    checkpoint: NotRequired[str]
+    checkpointId: NotRequired[str]
+    complete: NotRequired[bool]
+    definition: NotRequired[str]
+    detachedSince: NotRequired[int]
+    ending: NotRequired[str]
+    error: NotRequired[RunFault]
+    exitCode: NotRequired[int]
+    exitedAt: NotRequired[int]
+    finishedAt: NotRequired[int]
+    instance: NotRequired[str]
+    interruptedSince: NotRequired[int]
+    logEnd: int
+    parent: NotRequired[str]
+    readyAt: NotRequired[int]
+    run: str
+    sealed: NotRequired[bool]
+    startedAt: int
+    status: Literal['running', 'interrupted', 'completed', 'failed', 'aborted']
+    taskArn: NotRequired[str]
+    taskStoppedAt: NotRequired[int]
+    tenant: str
+    thread: str
+
+
+class StartReport(TypedDict):
+    """
+    StartReport is the answer of start.
+    """
+
+    ensured: NotRequired[Literal['created', 'resumed']]
+    restoredFrom: NotRequired[str]
+    run: RunView
+    state: Literal['provisioning', 'ready']
+    waiting: NotRequired[str]
+    workspaceLost: NotRequired[LostWorkspace]
+
+
+TailReport = TypedDict(
+    'TailReport',
+    {
+        'data': str,
+        'end': NotRequired[bool],
+        'from': int,
+        'next': int,
+        'run': RunView,
+        'waiting': NotRequired[str],
+    },
+)
+
+
+TailRequest = TypedDict(
+    'TailRequest',
+    {
+        'from': int,
+        'host': NotRequired[str],
+        'run': str,
+        'stallSeconds': NotRequired[int],
+        'tenant': str,
+        'waitSeconds': NotRequired[int],
+    },
+)
+
+
+class TaskTemplate(TypedDict):
+    """
+    TaskTemplate is the task that a sandbox is.
+    """
+
+    assignPublicIp: NotRequired[bool]
+    cluster: NotRequired[str]
+    container: str
+    securityGroups: NotRequired[list[str]]
+    subnets: list[str]
+    tags: NotRequired[dict[str, str]]
+    taskDefinition: str
+
+
+class ThreadKey(TypedDict):
+    """
+    ThreadKey names one thread of one tenant. Every operation takes it whole (I16).
+    """
+
+    tenant: str
+    thread: str
+
+
+class WorkspacePlan(TypedDict):
+    """
+    WorkspacePlan is where the agent works.
+    """
+
+    root: NotRequired[str]
+
+
+class Refusal(TypedDict):
+    code: str
+    message: str
+
+
+class Definition(TypedDict):
+    """
+    Definition is what a sandbox is made from, and how its runs are kept. It holds no secret: those are named.
+    """
+
+    capture: NotRequired[CapturePlan]
+    checkpoint: NotRequired[Literal['', 'none', 'finished', 'always']]
+    destroyOnComplete: NotRequired[bool]
+    maxAgeSeconds: NotRequired[int]
+    name: str
+    onLapse: NotRequired[Literal['', 'detach', 'cancel']]
+    pauseTtlSeconds: NotRequired[int]
+    reuse: NotRequired[Literal['', 'thread', 'none']]
+    runTtlSeconds: NotRequired[int]
+    secrets: NotRequired[list[str]]
+    task: TaskTemplate
+    version: int
+    workspace: NotRequired[WorkspacePlan]
+
+
+class EndReport(TypedDict):
+    """
+    EndReport is the answer of cancel and fail. An end that is not over yet is recorded, and goes on: in the host's next call, or in a sweep.
+    """
+
+    ended: bool
+    run: RunView
+    waiting: NotRequired[str]
+
+
+class FailRequest(TypedDict):
+    """
+    FailRequest has a run's host give it up.
+    """
+
+    error: RunFault
+    host: str
+    run: str
+    tenant: str
+
+
+class FinishReport(TypedDict):
+    """
+    FinishReport is the answer of finish.
+    """
+
+    checkpoint: NotRequired[str]
+    checkpointFailed: NotRequired[str]
+    run: RunView
+    state: Literal['finishing', 'finished']
+    waiting: NotRequired[str]
+
+
+class ListRunsReport(TypedDict):
+    """
+    ListRunsReport is the answer of list and active: newest first.
+    """
+
+    more: NotRequired[bool]
+    runs: list[RunView]
+
+
+class RenewReport(TypedDict):
+    """
+    RenewReport is the answer of attach and renew.
+    """
+
+    cancel: NotRequired[bool]
+    run: RunView
+    writer: NotRequired[str]
+
+
+class StartRequest(TypedDict):
+    """
+    StartRequest begins a run, or asks how far its start is.
+    """
+
+    agent: AgentPlan
+    definition: NotRequired[Definition]
+    definitionName: NotRequired[str]
+    host: str
+    parent: NotRequired[str]
+    run: str
+    tenant: str
+    thread: str
+
+
+class Answer(TypedDict):
+    active: NotRequired[ListRunsReport]
+    adopt: NotRequired[StartReport]
+    attach: NotRequired[RenewReport]
+    cancel: NotRequired[EndReport]
+    detach: NotRequired[RenewReport]
+    error: NotRequired[Refusal]
+    fail: NotRequired[EndReport]
+    finish: NotRequired[FinishReport]
+    get: NotRequired[RunView]
+    interrupt: NotRequired[RenewReport]
+    list: NotRequired[ListRunsReport]
+    renew: NotRequired[RenewReport]
+    start: NotRequired[StartReport]
+    tail: NotRequired[TailReport]
+
+
+class Call(TypedDict):
+    active: NotRequired[ThreadKey]
+    adopt: NotRequired[AdoptRequest]
+    attach: NotRequired[AttachRequest]
+    cancel: NotRequired[CancelRequest]
+    detach: NotRequired[HostRequest]
+    fail: NotRequired[FailRequest]
+    finish: NotRequired[FinishRequest]
+    get: NotRequired[GetRequest]
+    interrupt: NotRequired[HostRequest]
+    list: NotRequired[ListRunsRequest]
+    renew: NotRequired[HostRequest]
+    start: NotRequired[StartRequest]
+    tail: NotRequired[TailRequest]
+
+
+class SandkeeperSession(TypedDict):
+    answer: NotRequired[Answer]
+    call: NotRequired[Call]

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+
+	"github.com/aws/aws-cdk-go/awscdk/v2"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
+	"github.com/sandkeeper/sandkeeper/internal/names"
+)
+
+// The grants of each function. A DynamoDB transaction needs the actions of its
+// parts; ConditionCheckItem is the part that only looks.
+
+func (k *keeper) reapGrants(probe awslambda.Function) []grant {
+	return []grant{{
+		// No Scan, and no DeleteItem: an item that carries an epoch is never deleted.
+		actions: []string{
+			"dynamodb:BatchGetItem", "dynamodb:ConditionCheckItem", "dynamodb:GetItem",
+			"dynamodb:PutItem", "dynamodb:UpdateItem",
+		},
+		resources: []*string{k.runs.TableArn(), k.sandboxes.TableArn()},
+	}, {
+		actions: []string{"dynamodb:Query"},
+		resources: []*string{
+			indexARN(k.runs, names.DetachedIndex), indexARN(k.runs, names.DueIndex),
+			indexARN(k.sandboxes, names.SandboxesDueIndex),
+		},
+	}, {
+		actions:   []string{"s3:GetObject", "s3:GetObjectVersion", "s3:PutObject", "s3:PutObjectTagging"},
+		resources: []*string{k.bucket.ArnForObjects(join("*/", names.LogsPrefix, "/*"))},
+	}, {
+		actions: []string{"ecs:DescribeTasks"}, resources: []*string{k.tasks()},
+	}, {
+		// ListTasks takes no task as resource; the condition keeps it to the cluster.
+		actions: []string{"ecs:ListTasks"}, resources: []*string{new("*")},
+		conditions: k.ownCluster(),
+	}, {
+		actions: []string{"lambda:InvokeFunction"}, resources: []*string{probe.FunctionArn()},
+	}, {
+		actions: []string{"sqs:SendMessage"}, resources: []*string{k.jobs.QueueArn(), k.shards.QueueArn()},
+	}, consumes(k.shards), k.announces()}
+}
+
+// announces is telling other systems, in the installation's own name only: not even a
+// fault of ours passes for another's event.
+func (k *keeper) announces() grant {
+	return grant{
+		actions: []string{"events:PutEvents"}, resources: []*string{k.bus()},
+		conditions: map[string]any{"StringEquals": map[string]any{"events:source": new(names.SourceOwn)}},
+	}
+}
+
+func (k *keeper) probeGrants() []grant {
+	return append(k.execs(), grant{
+		actions: []string{"dynamodb:GetItem"}, resources: []*string{k.sandboxes.TableArn()},
+	})
+}
+
+// execs is what running a script in a sandbox takes.
+func (k *keeper) execs() []grant {
+	return []grant{{
+		actions:   []string{"ecs:ExecuteCommand"},
+		resources: []*string{k.cluster.ClusterArn(), k.tasks()},
+	}, {
+		// The data channel of an exec session is opened by the caller itself.
+		actions: []string{"ssmmessages:OpenDataChannel"},
+		resources: []*string{k.FormatArn(&awscdk.ArnComponents{
+			Service: new("ssm"), Resource: new("session"), ResourceName: new("ecs-execute-command-*"),
+		})},
+	}}
+}
+
+func (k *keeper) checkpointGrants() []grant {
+	objects := k.bucket.ArnForObjects(join("*/", names.ThreadsPrefix, "/*"))
+	return append(k.execs(), grant{
+		// DeleteItem is for checkpoints, their names and pins; the item of a thread, which
+		// carries its fence, is deleted by no code.
+		actions: []string{
+			"dynamodb:ConditionCheckItem", "dynamodb:DeleteItem", "dynamodb:GetItem", "dynamodb:PutItem",
+			"dynamodb:Query", "dynamodb:UpdateItem",
+		},
+		resources: []*string{k.checkpoints.TableArn()},
+	}, grant{
+		actions: []string{"dynamodb:GetItem"}, resources: []*string{k.sandboxes.TableArn()},
+	}, grant{
+		// What a grant lets a sandbox do is also the function's own to do. Versions are
+		// deleted, never hidden, and of threads alone.
+		actions:   []string{"s3:DeleteObjectVersion", "s3:GetObject", "s3:GetObjectVersion", "s3:PutObject"},
+		resources: []*string{objects},
+	}, grant{
+		// Without it S3 answers "denied" for "not there". A look at one object names no
+		// prefix, so no condition on prefixes could be met.
+		actions: []string{"s3:ListBucket", "s3:ListBucketVersions"}, resources: []*string{k.bucket.BucketArn()},
+	}, grant{
+		actions: []string{"sqs:SendMessage"}, resources: []*string{k.jobs.QueueArn()},
+	}, grant{
+		// Its own URL, and its own time where that of one invocation is too short. By name:
+		// the function's ARN would make a circle of function and role.
+		actions: []string{"lambda:GetFunctionUrlConfig", "lambda:InvokeFunction"},
+		resources: []*string{k.FormatArn(&awscdk.ArnComponents{
+			Service: new("lambda"), Resource: new("function"), ArnFormat: awscdk.ArnFormat_COLON_RESOURCE_NAME,
+			ResourceName: new(deployedName(k.props, names.Checkpoint)),
+		})},
+	})
+}
+
+func (k *keeper) reclaimGrants(checkpoint awslambda.Function) []grant {
+	return []grant{{
+		actions: []string{"lambda:InvokeFunction"}, resources: []*string{checkpoint.FunctionArn()},
+	}, {
+		// The writer lease of the thread whose workspace is owed.
+		actions:   []string{"dynamodb:GetItem", "dynamodb:UpdateItem"},
+		resources: []*string{k.checkpoints.TableArn()},
+	}, {
+		actions:   []string{"dynamodb:ConditionCheckItem", "dynamodb:GetItem", "dynamodb:UpdateItem"},
+		resources: []*string{k.runs.TableArn()},
+	}, {
+		actions:   []string{"dynamodb:ConditionCheckItem", "dynamodb:GetItem", "dynamodb:UpdateItem"},
+		resources: []*string{k.sandboxes.TableArn()},
+	}, {
+		// Instance records only: ledger rows, settings and audit entries are never deleted.
+		actions: []string{"dynamodb:DeleteItem"}, resources: []*string{k.sandboxes.TableArn()},
+		conditions: map[string]any{"ForAllValues:StringLike": map[string]any{"dynamodb:LeadingKeys": []string{names.SandboxKeys + "*"}}},
+	}, {
+		actions: []string{"ecs:DescribeTasks", "ecs:StopTask"}, resources: []*string{k.tasks()},
+	}, consumes(k.jobs), k.announces()}
+}
+
+func (k *keeper) sessionGrants(checkpoint awslambda.Function) []grant {
+	return append(k.execs(), grant{
+		actions:   []string{"dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem"},
+		resources: []*string{k.runs.TableArn(), k.sandboxes.TableArn()},
+	}, grant{
+		// A run's log, and the runs of a thread.
+		actions: []string{"dynamodb:Query"}, resources: []*string{k.runs.TableArn(), indexARN(k.runs, names.ThreadIndex)},
+	}, grant{
+		// Instance records only, of sandboxes that are replaced.
+		actions: []string{"dynamodb:DeleteItem"}, resources: []*string{k.sandboxes.TableArn()},
+		conditions: map[string]any{"ForAllValues:StringLike": map[string]any{"dynamodb:LeadingKeys": []string{names.SandboxKeys + "*"}}},
+	}, grant{
+		actions: []string{"dynamodb:GetItem", "dynamodb:UpdateItem"}, resources: []*string{k.checkpoints.TableArn()},
+	}, grant{
+		actions:   []string{"s3:GetObject", "s3:GetObjectVersion", "s3:PutObject", "s3:PutObjectTagging"},
+		resources: []*string{k.bucket.ArnForObjects(join("*/", names.LogsPrefix, "/*"))},
+	}, grant{
+		actions: []string{"ecs:DescribeTasks"}, resources: []*string{k.tasks()},
+	}, grant{
+		// Definitions name any task definition; the condition keeps its tasks to the cluster.
+		actions: []string{"ecs:RunTask"}, resources: []*string{k.FormatArn(&awscdk.ArnComponents{
+			Service: new("ecs"), Resource: new("task-definition"), ResourceName: new("*"),
+		})},
+		conditions: k.ownCluster(),
+	}, grant{
+		actions: []string{"ecs:TagResource"}, resources: []*string{k.tasks()},
+		conditions: map[string]any{"StringEquals": map[string]any{"ecs:CreateAction": "RunTask"}},
+	}, grant{
+		// The sample's role. Who adds task definitions with others lets session pass those.
+		actions: []string{"iam:PassRole"}, resources: []*string{k.sandboxRole.RoleArn()},
+		conditions: map[string]any{"StringEquals": map[string]any{"iam:PassedToService": "ecs-tasks.amazonaws.com"}},
+	}, grant{
+		actions: []string{"lambda:InvokeFunction"}, resources: []*string{checkpoint.FunctionArn()},
+	}, grant{
+		actions: []string{"sqs:SendMessage"}, resources: []*string{k.jobs.QueueArn()},
+	}, k.announces())
+}
+
+// consumes is what Lambda's poller does in the name of the function.
+func consumes(q queue) grant {
+	return grant{
+		actions: []string{
+			"sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage",
+		},
+		resources: []*string{q.QueueArn()},
+	}
+}
+
+// busName is how EventBridge spells the name of a bus; an ARN is none.
+var busName = regexp.MustCompile(`^[A-Za-z0-9._/-]+$`)
+
+// bus is the bus for outbound events. It panics, and so fails the synthesis, for what
+// is no name: reap would be refused there, and nobody would hear anything.
+func (k *keeper) bus() *string {
+	if !busName.MatchString(k.props.EventBus) {
+		panic(fmt.Errorf("context eventBus: want the name of a bus, got %q", k.props.EventBus))
+	}
+	return k.FormatArn(&awscdk.ArnComponents{
+		Service: new("events"), Resource: new("event-bus"), ResourceName: &k.props.EventBus,
+	})
+}
+
+// tasks is every task of the installation's cluster.
+func (k *keeper) tasks() *string {
+	return k.FormatArn(&awscdk.ArnComponents{
+		Service: new("ecs"), Resource: new("task"),
+		ResourceName: join(*k.cluster.ClusterName(), "/*"),
+	})
+}
+
+func (k *keeper) ownCluster() map[string]any {
+	return map[string]any{"ArnEquals": map[string]any{"ecs:cluster": k.cluster.ClusterArn()}}
+}

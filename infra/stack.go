@@ -1,0 +1,522 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/aws/aws-cdk-go/awscdk/v2"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsdynamodb"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsec2"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsecs"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsevents"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awseventstargets"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsiam"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awss3"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsscheduler"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsschedulertargets"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awssqs"
+	"github.com/aws/constructs-go/constructs/v10"
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/names"
+)
+
+// Props is what one installation may choose.
+type Props struct {
+	Install      string // name of the installation, the stack and the prefix of what it names
+	Dist         string // directory with <function>/bootstrap
+	SandboxImage string // image of the sample task definition
+	Mode         string // one of names.Values: holds until an operator sets a mode
+	OnFailure    string // one of names.Values: what becomes of a sandbox whose workspace cannot be stored
+	EventBus     string // name of the bus for outbound events; the stack does not make it
+	Tenants      string // JSON: for which tenants a caller may act, by the alias of session that it invokes
+	// CheckpointConcurrency is a whole number, at least 1: invocations of the checkpoint
+	// function at a time. Empty: none is reserved.
+	CheckpointConcurrency string
+	// KeepCheckpoints is a whole number: how many of a thread's newest checkpoints outlive
+	// the day, beside the named ones. 0: all.
+	KeepCheckpoints string
+	// Local makes the variant for an engine on loopback: pinned to an account that
+	// no one owns, endpoints as parameters, task events from local Fargate.
+	Local bool
+}
+
+// The local variant belongs to an account and a region that only an emulator
+// answers for, so that its assembly cannot be deployed anywhere else.
+const (
+	localAccount = "000000000000"
+	localRegion  = "us-east-1"
+)
+
+// loopback is what the local variant takes as an endpoint: this machine, or this
+// machine as its own containers see it.
+const loopback = `^https?://(127\.0\.0\.1|localhost|\[::1\]|host\.docker\.internal)(:[0-9]+)?/?$`
+
+// reclaimWorkers times the ECS calls a second of one worker stays under the
+// account's shared bucket for ExecuteCommand, StopTask and RunTask.
+const reclaimWorkers = 5
+
+// shardWorkers is how many shards are swept at a time, where one sweep is not enough:
+// they share the account's bucket for probes, so more of them would only wait.
+const shardWorkers = 4
+
+const day = 24 * time.Hour
+
+// keeper is the stack while it is put together.
+type keeper struct {
+	awscdk.Stack
+	props        Props
+	runs         awsdynamodb.TableV2
+	sandboxes    awsdynamodb.TableV2
+	checkpoints  awsdynamodb.TableV2
+	bucket       awss3.Bucket
+	jobs, shards queue
+	cluster      awsecs.Cluster
+	sandboxRole  awsiam.IRole
+	endpoints    map[names.Key]*string
+}
+
+// newStack makes the whole stack under app.
+func newStack(app constructs.Construct, p Props) awscdk.Stack {
+	props := &awscdk.StackProps{
+		StackName:   &p.Install,
+		Description: new("Sandkeeper: the end of life of AI-agent sandboxes on Fargate"),
+	}
+	if p.Local {
+		props.Env = &awscdk.Environment{Account: new(localAccount), Region: new(localRegion)}
+	}
+	k := &keeper{Stack: awscdk.NewStack(app, &p.Install, props), props: p}
+	k.endpoints = k.localEndpoints()
+	k.stores()
+	k.queues()
+	network := k.network()
+	probe := k.probe()
+	checkpoint, url := k.checkpoint()
+	reclaim := k.reclaim(checkpoint)
+	reap := k.reap(probe)
+	sample := k.sampleTask()
+	session := k.session(checkpoint)
+	k.schedules(reap, checkpoint)
+	k.taskEvents(reap)
+	k.outputs(map[names.Output]*string{
+		names.OutCheckpoint:      checkpoint.FunctionName(),
+		names.OutCheckpointURL:   url,
+		names.OutReapFunction:    reap.FunctionName(),
+		names.OutProbeFunction:   probe.FunctionName(),
+		names.OutReclaimFunction: reclaim.FunctionName(),
+		names.OutSession:         session.FunctionName(),
+		names.OutTaskDefinition:  sample.TaskDefinitionArn(),
+		names.OutSubnets:         network.subnets,
+		names.OutSecurityGroup:   network.group,
+	})
+	return k.Stack
+}
+
+// localEndpoints declares the endpoints as parameters without a default: a local
+// deploy that forgets them fails before any function could reach AWS.
+func (k *keeper) localEndpoints() map[names.Key]*string {
+	if !k.props.Local {
+		return nil
+	}
+	parameter := func(id string) *string {
+		return awscdk.NewCfnParameter(k.Stack, &id, &awscdk.CfnParameterProps{
+			AllowedPattern: new(loopback),
+		}).ValueAsString()
+	}
+	return map[names.Key]*string{
+		names.EndpointURL:    parameter(names.ParamEndpoint),
+		names.EndpointURLECS: parameter(names.ParamEndpointECS),
+	}
+}
+
+// stores makes what must outlive the stack: tables and bucket.
+func (k *keeper) stores() {
+	k.runs = table(k.Stack, names.Runs)
+	k.sandboxes = table(k.Stack, names.Sandboxes)
+	k.checkpoints = table(k.Stack, names.Checkpoints)
+	k.bucket = awss3.NewBucket(k.Stack, new("logs"), &awss3.BucketProps{
+		Versioned:         new(true),
+		BlockPublicAccess: awss3.BlockPublicAccess_BLOCK_ALL(),
+		ObjectOwnership:   awss3.ObjectOwnership_BUCKET_OWNER_ENFORCED,
+		Encryption:        awss3.BucketEncryption_S3_MANAGED,
+		EnforceSSL:        new(true),
+		RemovalPolicy:     awscdk.RemovalPolicy_RETAIN,
+		LifecycleRules: &[]*awss3.LifecycleRule{{
+			AbortIncompleteMultipartUploadAfter: days(day),
+			// A week in which a deletion may be taken back.
+			NoncurrentVersionExpiration: days(7 * day),
+			ExpiredObjectDeleteMarker:   new(true),
+		}, {
+			// Logs alone: checkpoints share packs, which only their collection may judge.
+			TagFilters: &map[string]any{names.TagKind: names.KindLog},
+			Expiration: days(core.DefaultLimits.Retention + names.ObjectsOutlive),
+		}},
+	})
+}
+
+// queue is a queue with its dead letters and how it is consumed.
+type queue struct {
+	awssqs.Queue
+	dead awssqs.Queue
+	spec queueSpec
+}
+
+// queues makes the queue of reclaim jobs and that of shards to sweep.
+func (k *keeper) queues() {
+	limits := core.DefaultLimits
+	k.jobs = k.queue(names.ReclaimJobs, names.ReclaimDead, queueSpec{
+		timeout: limits.ReclaimTimeout, keep: 4 * day, receives: 5, batch: 10, workers: reclaimWorkers,
+	})
+	// A shard is swept again by the next tick anyway: what has waited for an hour is
+	// worth nothing, and only what fails each time is kept, as evidence.
+	k.shards = k.queue(names.SweepShards, names.SweepDead, queueSpec{
+		// A shard a time: each has the whole of a sweep's time.
+		timeout: limits.SweepTimeout, keep: time.Hour, receives: 3, batch: 1, workers: shardWorkers,
+	})
+}
+
+// queueSpec is what distinguishes one queue from another.
+type queueSpec struct {
+	timeout  time.Duration // of the function that consumes it
+	keep     time.Duration // how long a message may wait
+	receives float64       // before a message is a dead letter
+	batch    float64       // messages an invocation
+	workers  float64       // invocations at a time
+}
+
+func (k *keeper) queue(id, dead string, spec queueSpec) queue {
+	letters := awssqs.NewQueue(k.Stack, &dead, &awssqs.QueueProps{
+		EnforceSSL:      new(true),
+		RetentionPeriod: days(14 * day),
+	})
+	return queue{dead: letters, spec: spec, Queue: awssqs.NewQueue(k.Stack, &id, &awssqs.QueueProps{
+		EnforceSSL: new(true),
+		// Six times the consumer's timeout: a batch that is still being worked on
+		// must not be handed out again.
+		VisibilityTimeout: duration(6 * spec.timeout),
+		RetentionPeriod:   duration(spec.keep),
+		DeadLetterQueue:   &awssqs.DeadLetterQueue{Queue: letters, MaxReceiveCount: &spec.receives},
+	})}
+}
+
+// consume feeds a queue's messages to a function.
+func (k *keeper) consume(id string, q queue, f awslambda.Function) {
+	awslambda.NewEventSourceMapping(k.Stack, &id, &awslambda.EventSourceMappingProps{
+		Target:         f,
+		EventSourceArn: q.QueueArn(),
+		BatchSize:      &q.spec.batch,
+		// One poisoned message must not bring nine others back.
+		ReportBatchItemFailures: new(true),
+		// Not reserved concurrency: throttled pollers use up the receive count.
+		MaxConcurrency: &q.spec.workers,
+	})
+}
+
+// network is where sandboxes of the sample task definition run.
+type network struct{ subnets, group *string }
+
+// network makes public subnets without NAT: a sandbox needs a route to Systems
+// Manager for ECS Exec and nothing may reach it.
+func (k *keeper) network() network {
+	zones := []*string{zone(0), zone(1)}
+	vpc := awsec2.NewVpc(k.Stack, new("vpc"), &awsec2.VpcProps{
+		// Zones by intrinsic function: a look-up would need an account.
+		AvailabilityZones: &zones,
+		NatGateways:       new(0.0),
+		// The restriction is a custom resource with a function of its own.
+		RestrictDefaultSecurityGroup: new(false),
+		SubnetConfiguration: &[]*awsec2.SubnetConfiguration{{
+			Name: new("sandboxes"), SubnetType: awsec2.SubnetType_PUBLIC, CidrMask: new(20.0),
+		}},
+	})
+	group := awsec2.NewSecurityGroup(k.Stack, new("sandbox-group"), &awsec2.SecurityGroupProps{
+		Vpc: vpc, Description: new("Sandboxes: outbound only"),
+	})
+	k.cluster = awsecs.NewCluster(k.Stack, new("cluster"), &awsecs.ClusterProps{
+		Vpc:         vpc,
+		ClusterName: &k.props.Install,
+		// Exec output is journals and secrets' surroundings: it goes to no log.
+		ExecuteCommandConfiguration: &awsecs.ExecuteCommandConfiguration{
+			Logging: awsecs.ExecuteCommandLogging_NONE,
+		},
+	})
+	subnets := vpc.SelectSubnets(&awsec2.SubnetSelection{SubnetType: awsec2.SubnetType_PUBLIC}).SubnetIds
+	return network{subnets: awscdk.Fn_Join(new(","), subnets), group: group.SecurityGroupId()}
+}
+
+func zone(i float64) *string { return awscdk.Fn_Select(&i, awscdk.Fn_GetAzs(new(""))) }
+
+// sampleTask is a task definition that satisfies what ECS Exec asks for: an init
+// process, a writable root file system, a role with the four channel actions and
+// nothing of ours, and a main process that outlives the agent.
+func (k *keeper) sampleTask() awsecs.FargateTaskDefinition {
+	channels := []grant{{
+		actions: []string{
+			"ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
+			"ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel",
+		},
+		resources: []*string{new("*")}, // these actions know no resource
+	}}
+	k.sandboxRole = role(k.Stack, "sandbox-role", "ecs-tasks.amazonaws.com", channels).WithoutPolicyUpdates(nil)
+	task := awsecs.NewFargateTaskDefinition(k.Stack, new("sandbox"), &awsecs.FargateTaskDefinitionProps{
+		Family:          join(k.props.Install, "-", names.SandboxFamily),
+		Cpu:             new(256.0),
+		MemoryLimitMiB:  new(512.0),
+		TaskRole:        k.sandboxRole,
+		RuntimePlatform: &awsecs.RuntimePlatform{CpuArchitecture: awsecs.CpuArchitecture_ARM64(), OperatingSystemFamily: awsecs.OperatingSystemFamily_LINUX()},
+	})
+	task.AddContainer(new(names.AgentContainer), &awsecs.ContainerDefinitionOptions{
+		Image:                  awsecs.ContainerImage_FromRegistry(&k.props.SandboxImage, nil),
+		Command:                texts([]string{"sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"}),
+		Essential:              new(true),
+		ReadonlyRootFilesystem: new(false),
+		StopTimeout:            duration(30 * time.Second),
+		LinuxParameters: awsecs.NewLinuxParameters(k.Stack, new("sandbox-linux"), &awsecs.LinuxParametersProps{
+			InitProcessEnabled: new(true),
+		}),
+	})
+	return task
+}
+
+func (k *keeper) probe() awslambda.Function {
+	return function(k.Stack, k.props, functionSpec{
+		name:     names.Probe,
+		about:    "Asks sandboxes' journals by ECS Exec whether their agents ended",
+		timeout:  core.DefaultLimits.ProbeTimeout,
+		memoryMB: 512,
+		env:      map[names.Key]*string{names.SandboxesTable: k.sandboxes.TableName(), names.Install: &k.props.Install},
+		local:    k.endpoints,
+		grants:   k.probeGrants(),
+	})
+}
+
+// checkpoint makes the function and its URL, at which agents ask for grants. The URL
+// takes everybody's requests: whoever has the token of a live step is answered, others
+// are not, since no sandbox has credentials that AWS could check.
+func (k *keeper) checkpoint() (awslambda.Function, *string) {
+	f := function(k.Stack, k.props, functionSpec{
+		name:     names.Checkpoint,
+		about:    "Keeps the workspaces of threads: grants, heads, forks, restores and collection",
+		timeout:  core.DefaultLimits.CheckpointTimeout,
+		memoryMB: 1024,
+		env: map[names.Key]*string{
+			names.CheckpointsTable:   k.checkpoints.TableName(),
+			names.SandboxesTable:     k.sandboxes.TableName(),
+			names.LogBucket:          k.bucket.BucketName(),
+			names.ReclaimQueue:       k.jobs.QueueUrl(),
+			names.CheckpointFunction: new(deployedName(k.props, names.Checkpoint)),
+			names.KeepCheckpoints:    k.keepCheckpoints(),
+			names.Install:            &k.props.Install,
+		},
+		local:    k.endpoints,
+		grants:   k.checkpointGrants(),
+		reserved: k.checkpointConcurrency(),
+	})
+	url := f.AddFunctionUrl(&awslambda.FunctionUrlOptions{AuthType: awslambda.FunctionUrlAuthType_NONE})
+	return f, url.Url()
+}
+
+// checkpointConcurrency caps the function that everybody may call, so that a flood
+// leaves the account's concurrency to the others. There is no default: an account whose
+// limit is 10, as new ones have, has none to reserve, and its deploy would fail. It
+// panics, and so fails the synthesis, for what is no number of invocations; 0 would be
+// one, and refuse them all.
+func (k *keeper) checkpointConcurrency() *float64 {
+	given := k.props.CheckpointConcurrency
+	if given == "" {
+		return nil
+	}
+	n, err := strconv.ParseUint(given, 10, 31)
+	if err != nil || n == 0 {
+		panic(fmt.Errorf("context checkpointConcurrency: want a whole number of at least 1, got %q", given))
+	}
+	return new(float64(n))
+}
+
+// keepCheckpoints panics, and so fails the synthesis, for what is no number: the function
+// would not start.
+func (k *keeper) keepCheckpoints() *string {
+	given := k.props.KeepCheckpoints
+	if _, err := strconv.ParseUint(given, 10, 31); err != nil {
+		panic(fmt.Errorf("context keepCheckpoints: want a whole number of at least 0, got %q", given))
+	}
+	return &given
+}
+
+func (k *keeper) reclaim(checkpoint awslambda.Function) awslambda.Function {
+	f := function(k.Stack, k.props, functionSpec{
+		name:     names.Reclaim,
+		about:    "Has workspaces saved, then stops the tasks of ended runs or marks them idle",
+		timeout:  core.DefaultLimits.ReclaimTimeout,
+		memoryMB: 256,
+		env: map[names.Key]*string{
+			names.RunsTable:          k.runs.TableName(),
+			names.SandboxesTable:     k.sandboxes.TableName(),
+			names.CheckpointsTable:   k.checkpoints.TableName(),
+			names.CheckpointFunction: checkpoint.FunctionName(),
+			names.EventBus:           &k.props.EventBus,
+			names.Install:            &k.props.Install,
+			names.Mode:               &k.props.Mode,
+			names.OnFailure:          &k.props.OnFailure,
+		},
+		local:  k.endpoints,
+		grants: k.reclaimGrants(checkpoint),
+	})
+	k.consume("reclaim-source", k.jobs, f)
+	return f
+}
+
+func (k *keeper) reap(probe awslambda.Function) awslambda.Function {
+	f := function(k.Stack, k.props, functionSpec{
+		name:     names.Reap,
+		about:    "Finds detached runs whose agents ended, finishes them, hands their sandboxes to reclaim",
+		timeout:  core.DefaultLimits.SweepTimeout,
+		memoryMB: 512,
+		env: map[names.Key]*string{
+			names.RunsTable:      k.runs.TableName(),
+			names.SandboxesTable: k.sandboxes.TableName(),
+			names.LogBucket:      k.bucket.BucketName(),
+			names.Cluster:        k.cluster.ClusterArn(),
+			names.ReclaimQueue:   k.jobs.QueueUrl(),
+			names.ShardQueue:     k.shards.QueueUrl(),
+			names.EventBus:       &k.props.EventBus,
+			names.ProbeFunction:  probe.FunctionName(),
+			names.Install:        &k.props.Install,
+			names.Mode:           &k.props.Mode,
+		},
+		local:    k.endpoints,
+		grants:   k.reapGrants(probe),
+		dropLate: true, // a missed tick is worthless a minute later
+	})
+	k.consume("reap-source", k.shards, f)
+	return f
+}
+
+// session makes what hosts invoke. Whoever may invoke it, or an alias of it, may act for
+// the tenants that are listed for that alias.
+func (k *keeper) session(checkpoint awslambda.Function) awslambda.Function {
+	return function(k.Stack, k.props, functionSpec{
+		name:     names.Session,
+		about:    "Begins, attaches, tails, leaves, pauses and ends runs for hosts",
+		timeout:  core.SessionTimeout,
+		memoryMB: 512,
+		env: map[names.Key]*string{
+			names.RunsTable:          k.runs.TableName(),
+			names.SandboxesTable:     k.sandboxes.TableName(),
+			names.CheckpointsTable:   k.checkpoints.TableName(),
+			names.LogBucket:          k.bucket.BucketName(),
+			names.Cluster:            k.cluster.ClusterArn(),
+			names.ReclaimQueue:       k.jobs.QueueUrl(),
+			names.CheckpointFunction: checkpoint.FunctionName(),
+			names.EventBus:           &k.props.EventBus,
+			names.Install:            &k.props.Install,
+			names.Tenants:            &k.props.Tenants,
+		},
+		local:  k.endpoints,
+		grants: k.sessionGrants(checkpoint),
+	})
+}
+
+// timetable is what distinguishes one schedule from another.
+type timetable struct {
+	name, detailType, about string
+	target                  awslambda.Function
+	when                    awsscheduler.ScheduleExpression
+	retries                 float64       // of the delivery to Lambda, which tries the function once
+	within                  time.Duration // until when a delivery is worth something
+}
+
+// schedules fire reap once a minute, and once a day for what looks at everything, and
+// the collection of garbage once a day. A tick that could not be delivered is dropped:
+// the next one sees all that it would have seen.
+func (k *keeper) schedules(reap, checkpoint awslambda.Function) {
+	invoke := role(k.Stack, "schedule-role", "scheduler.amazonaws.com", []grant{{
+		actions: []string{"lambda:InvokeFunction"}, resources: []*string{reap.FunctionArn(), checkpoint.FunctionArn()},
+	}}).WithoutPolicyUpdates(nil)
+	for _, t := range []timetable{{
+		name: names.TickSchedule, detailType: names.DetailScheduleTick, about: "One sweep a minute", target: reap,
+		when: awsscheduler.ScheduleExpression_Rate(duration(time.Minute)), within: time.Minute,
+	}, {
+		name: names.DailySchedule, detailType: names.DetailScheduleDaily, about: "One audit of ECS and one prune of idle sandboxes a day", target: reap,
+		// Not on the hour, when everybody's daily work asks ECS.
+		when: daily("4", "17"), retries: 5, within: time.Hour,
+	}, {
+		name: names.CollectSchedule, detailType: names.DetailScheduleCollect, about: "One collection of what no checkpoint needs a day", target: checkpoint,
+		when: daily("3", "43"), retries: 5, within: time.Hour,
+	}} {
+		k.schedule(t, invoke)
+	}
+}
+
+func daily(hour, minute string) awsscheduler.ScheduleExpression {
+	return awsscheduler.ScheduleExpression_Cron(&awsscheduler.CronOptionsWithTimezone{Hour: &hour, Minute: &minute})
+}
+
+func (k *keeper) schedule(t timetable, invoke awsiam.IRole) {
+	awsscheduler.NewSchedule(k.Stack, &t.name, &awsscheduler.ScheduleProps{
+		ScheduleName: join(k.props.Install, "-", t.name),
+		Description:  &t.about,
+		Schedule:     t.when,
+		Target: awsschedulertargets.NewLambdaInvoke(t.target, &awsschedulertargets.ScheduleTargetBaseProps{
+			Role:          invoke,
+			RetryAttempts: &t.retries,
+			MaxEventAge:   duration(t.within),
+			Input: awsscheduler.ScheduleTargetInput_FromObject(map[string]any{
+				"source":        names.SourceSchedule,
+				"detail-type":   t.detailType,
+				"scheduledTime": awsscheduler.ContextAttribute_ScheduledTime(),
+				"executionId":   awsscheduler.ContextAttribute_ExecutionId(),
+			}),
+		}),
+	})
+}
+
+// taskEvents sends the stopped tasks of the cluster to reap: a hint to look now.
+func (k *keeper) taskEvents(reap awslambda.Function) {
+	k.taskRule("task-stopped", names.SourceECS, reap)
+	if k.props.Local {
+		k.taskRule("local-task-stopped", names.SourceLocalECS, reap)
+	}
+}
+
+func (k *keeper) taskRule(id, source string, reap awslambda.Function) {
+	awsevents.NewRule(k.Stack, &id, &awsevents.RuleProps{
+		Description: new("Stopped tasks of the sandboxes' cluster"),
+		EventPattern: &awsevents.EventPattern{
+			Source:     texts([]string{source}),
+			DetailType: texts([]string{names.DetailTaskState}),
+			Detail: &map[string]any{
+				"clusterArn": []*string{k.cluster.ClusterArn()},
+				"lastStatus": []*string{new(names.TaskStopped)},
+			},
+		},
+		Targets: &[]awsevents.IRuleTarget{awseventstargets.NewLambdaFunction(reap, &awseventstargets.LambdaFunctionProps{
+			RetryAttempts: new(0.0),
+			MaxEventAge:   duration(time.Minute),
+		})},
+	})
+}
+
+func (k *keeper) outputs(more map[names.Output]*string) {
+	all := map[names.Output]*string{
+		names.OutRunsTable:       k.runs.TableName(),
+		names.OutSandboxesTable:  k.sandboxes.TableName(),
+		names.OutCheckpoints:     k.checkpoints.TableName(),
+		names.OutBucket:          k.bucket.BucketName(),
+		names.OutReclaimQueue:    k.jobs.QueueUrl(),
+		names.OutDeadLetterQueue: k.jobs.dead.QueueUrl(),
+		names.OutShardQueue:      k.shards.QueueUrl(),
+		names.OutShardDead:       k.shards.dead.QueueUrl(),
+		names.OutEventBus:        &k.props.EventBus,
+		names.OutCluster:         k.cluster.ClusterArn(),
+		names.OutInstall:         &k.props.Install,
+		names.OutMode:            &k.props.Mode,
+	}
+	maps.Copy(all, more)
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		awscdk.NewCfnOutput(k.Stack, new(string(id)), &awscdk.CfnOutputProps{Value: all[id]})
+	}
+}
