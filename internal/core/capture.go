@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -16,8 +17,10 @@ import (
 // MaxPacksAsked is how many packs one request of an agent may name.
 const MaxPacksAsked = 256
 
-// statWidth is how many objects are asked about at once.
+// statWidth is how many objects are asked about at once, where a keeper says nothing.
 const statWidth = 16
+
+func (k *Keeper) width() int { return cmp.Or(k.Width, statWidth) }
 
 // Grant gives an agent leave to store packs under its own fence, and renews the lease.
 // What is stored already, by a capture that was cut too, needs no leave. All that a step
@@ -33,7 +36,7 @@ func (k *Keeper) Grant(ctx context.Context, token string, packs []PackRef) ([]Pa
 		}
 	}
 	out := make([]PackGrant, len(packs))
-	err = each(len(packs), statWidth, func(i int) (err error) {
+	err = each(len(packs), k.width(), func(i int) (err error) {
 		out[i], err = k.present(ctx, w, packs[i])
 		return err
 	})
@@ -51,7 +54,7 @@ func (k *Keeper) Grant(ctx context.Context, token string, packs []PackRef) ([]Pa
 	if err != nil {
 		return nil, 0, err
 	}
-	err = each(len(out), statWidth, func(i int) (err error) {
+	err = each(len(out), k.width(), func(i int) (err error) {
 		if g := &out[i]; !g.Present {
 			g.Grant, err = k.Objects.GrantPut(ctx, PackKey(w.ThreadKey, g.Pack), g.Pack.SHA256, g.Pack.Size, GrantLife)
 		}
@@ -101,7 +104,7 @@ func (k *Keeper) Has(ctx context.Context, token string, packs []PackRef) ([]bool
 		return nil, err
 	}
 	out := make([]bool, len(packs))
-	err = each(len(packs), statWidth, func(i int) (err error) {
+	err = each(len(packs), k.width(), func(i int) (err error) {
 		p := packs[i]
 		if p.Fence == 0 {
 			p.Fence = w.step.Fence
@@ -302,8 +305,16 @@ func isSHA256(text string) bool {
 }
 
 // each calls do for 0 to n-1, width of them at a time, and returns the first error by
-// index.
+// index. One at a time they are called in order, up to the first error.
 func each(n, width int, do func(i int) error) error {
+	if width == 1 {
+		for i := range n {
+			if err := do(i); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	errs := make([]error, n)
 	slots := make(chan struct{}, width)
 	var wg sync.WaitGroup

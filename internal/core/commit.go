@@ -177,7 +177,7 @@ func (k *Keeper) checkStored(ctx context.Context, w working, facts ManifestFacts
 			own = append(own, p)
 		}
 	}
-	return each(len(own), statWidth, func(i int) error {
+	return each(len(own), k.width(), func(i int) error {
 		there, err := k.stored(ctx, PackKey(w.ThreadKey, PackRef{Fence: own[i].Fence, SHA256: own[i].SHA256}), own[i])
 		if err == nil && !there {
 			return invalid("invalid-entry", "pack %d-%s: want it stored", own[i].Fence, own[i].SHA256)

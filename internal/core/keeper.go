@@ -223,6 +223,7 @@ type Keeper struct {
 	Queue     ReclaimQueue // may be nil: nobody waits
 	Witness   StepWitness  // nil: nobody is told of ends
 	Logger    *slog.Logger // nil: none
+	Width     int          // how many objects are asked about at once; zero: 16
 
 	roots rootCache
 }

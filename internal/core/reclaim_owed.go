@@ -298,7 +298,7 @@ func (l losses) final(ctx context.Context, r Run, why string) (RunCheckpoint, er
 	if newer || err != nil {
 		return final, err
 	}
-	_, err = l.threads.UpdateThread(ctx, th.ThreadKey, LoseWorkspace{Run: r.RunKey.Run, Why: why, Head: th.Head, Now: MillisOf(time.Now())})
+	_, err = l.threads.UpdateThread(ctx, th.ThreadKey, LoseWorkspace{Run: r.RunKey.Run, Why: why, Head: th.Head, Fence: th.Fence, Now: MillisOf(time.Now())})
 	return final, err
 }
 
@@ -325,8 +325,8 @@ func (l losses) fence(ctx context.Context, r Run) (Thread, error) {
 	return Thread{}, fmt.Errorf("fence the capture of run %s: its lease is taken again each time", r.RunKey)
 }
 
-// superseded reports whether the thread's head is newer than the end of the run, and
-// not of its own workspace. What the head was made of is as old as the beginning of its
+// superseded reports whether the thread's head is newer than the end of the run, not of
+// its own workspace, and does not follow on what is stored of that. What the head was made of is as old as the beginning of its
 // capture: the agent may have gone on writing after that.
 func (l losses) superseded(ctx context.Context, th Thread, r Run) (bool, error) {
 	if th.Head == "" || th.Head == CheckpointOf(r.RunKey.Run) || r.FinishedAt == 0 {
@@ -340,7 +340,11 @@ func (l losses) superseded(ctx context.Context, th Thread, r Run) (bool, error) 
 	if step := th.Step; step != nil && step.ID == th.Head && step.Kind == StepCapture {
 		taken = min(taken, step.StartedAt)
 	}
-	return head.SourceRun != r.RunKey.Run && taken > r.FinishedAt, nil
+	if head.SourceRun == r.RunKey.Run || taken <= r.FinishedAt {
+		return false, nil
+	}
+	_, err = l.threads.Checkpoint(ctx, th.ThreadKey, CheckpointOf(r.RunKey.Run))
+	return isNotFound(err), ignoreNotFound(err)
 }
 
 // announce tells other systems that a checkpoint failed, was superseded or is lost.

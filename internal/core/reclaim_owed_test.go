@@ -306,6 +306,39 @@ var owedCases = map[string]struct {
 			o.t.Errorf("asked %d times, head %q", len(o.asked), o.thread().Head)
 		}
 	}},
+	"a newer one that follows on it does not supersede it": {core.ReclaimEnd, func(o *owed) {
+		o.expect(o.job, core.ReclaimCapturing, false)
+		time.Sleep(time.Second)
+		o.captured()
+		time.Sleep(core.LeaseLife)
+		o.saved("newer")
+		o.expect(o.job, core.ReclaimDestroyed, false)
+		o.stands(core.CheckpointDone)
+	}},
+	"a loss is not told while another attempt may capture": {core.ReclaimEnd, func(o *owed) {
+		o.capture, o.onFailure = answer(core.CaptureFailed, "too-large"), core.ReleaseOnFailure
+		must := func(err error) {
+			if err != nil {
+				o.t.Fatal(err)
+			}
+		}
+		leases := 0
+		p := o.store.NewProcess(mem.Faults{Before: func(_ context.Context, call string) {
+			switch leases += map[string]int{"acquire lease": 1}[call]; {
+			case call == "acquire lease" && leases == 2: // between its own lease and the one of the loss
+				must(o.live("gc:1"))
+			case call == "lose workspace":
+				_, err := o.store.UpdateThread(o.t.Context(), threadR, core.ReleaseLease{Owner: "gc:1"})
+				must(err)
+				must(o.live("reclaim:r"))
+			}
+		}})
+		if outcome, err := o.do(p, o.job); outcome != core.ReclaimInUse || err != nil {
+			o.t.Errorf("%q, %v; want it in use", outcome, err)
+		}
+		o.stands(core.CheckpointOwed)
+		o.lostToThread("")
+	}},
 	"a save of the run itself that began before its end is not newer": {core.ReclaimEnd, func(o *owed) {
 		o.savedLate("mine", o.run("r").FinishedAt.Add(-time.Second), "r")
 		o.expect(o.job, core.ReclaimCapturing, false)

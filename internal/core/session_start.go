@@ -313,7 +313,7 @@ func (s *Session) launch(ctx context.Context, st *starting) (waiting string, err
 		return "sandbox", nil
 	}
 	switch refusalOf(err) {
-	case "exists", "instance", "latest-run", "state", "task", "reclaiming":
+	case "exists", "instance", "latest-run", "state", "task", "reclaiming", "head", "fence":
 		return "sandbox", nil // another was faster
 	}
 	if err != nil {

@@ -298,19 +298,25 @@ func (AddPending) Landed(Thread) bool { return false }
 
 // LoseWorkspace records that a run's work was lost with its sandbox.
 type LoseWorkspace struct {
-	Run  RunID
-	Why  string
-	Head CheckpointID // as read
-	Now  Millis
+	Run RunID
+	Why string
+	// Head and Fence are as read, when no capture of the run could publish any more.
+	Head  CheckpointID
+	Fence int64
+	Now   Millis
 }
 
 // Name is "lose workspace".
 func (LoseWorkspace) Name() string { return "lose workspace" }
 
-// Apply: the head as read, so that a loss is not told after a newer checkpoint.
+// Apply: the head and the fence as read, so that a loss is not told after a newer
+// checkpoint, nor while a capture that has begun since may publish.
 func (t LoseWorkspace) Apply(th Thread) (Thread, error) {
-	if th.Head != t.Head {
-		return threadRefusal(t, th, "head")
+	if why := failing(
+		check{th.Head == t.Head, "head"},
+		check{th.Fence == t.Fence, "fence"},
+	); why != "" {
+		return threadRefusal(t, th, why)
 	}
 	th.WorkspaceLost, th.UpdatedAt = &WorkspaceLoss{t.Run, t.Why, t.Now}, t.Now
 	return th, nil

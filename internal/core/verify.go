@@ -56,7 +56,7 @@ type verification struct {
 // stat asks for every object.
 func (v *verification) stat(ctx context.Context) error {
 	there := make([]bool, len(v.needed))
-	err := each(len(v.needed), statWidth, func(i int) (err error) {
+	err := each(len(v.needed), v.keeper.width(), func(i int) (err error) {
 		there[i], err = v.keeper.stored(ctx, PackKey(v.key, v.needed[i]), v.needed[i])
 		return ignoreInvalid(err)
 	})

@@ -134,7 +134,7 @@ func threadFacts(k core.ThreadKey, t core.ThreadTransition) (*change, error) {
 		return c, nil
 	case core.LoseWorkspace:
 		c := newThreadChange(k, t.Now)
-		c.need(is("headId", t.Head))
+		c.need(is("headId", t.Head), is("fence", t.Fence))
 		c.setAny("workspaceLost", lossRow{t.Run, t.Why, t.Now})
 		return c, nil
 	case core.NoteRun:

@@ -55,6 +55,8 @@ type State struct {
 
 	Threads     map[core.ThreadKey]core.Thread
 	Checkpoints map[core.ThreadKey]map[core.CheckpointID]core.Checkpoint
+	Names       map[core.TenantID]map[core.CheckpointID]core.CheckpointName
+	Pins        []core.Pin
 }
 
 // State returns a copy of what the store holds now.
@@ -74,9 +76,7 @@ func (s *Store) State() State {
 	}
 	maps.Copy(out.Sandboxes, s.boxes)
 	maps.Copy(out.Rows, s.rows)
-	for k, v := range s.blobs {
-		out.Blobs[k] = append([]byte(nil), v...)
-	}
+	maps.Copy(out.Blobs, s.blobs) // their bytes never change
 	out.Jobs = append(out.Jobs, s.jobs...)
 	out.Threads, out.Checkpoints = map[core.ThreadKey]core.Thread{}, map[core.ThreadKey]map[core.CheckpointID]core.Checkpoint{}
 	for k, v := range s.shelf.threads {
@@ -84,6 +84,15 @@ func (s *Store) State() State {
 	}
 	for k, v := range s.shelf.checkpoints {
 		out.Checkpoints[k] = maps.Clone(v)
+	}
+	out.Names = map[core.TenantID]map[core.CheckpointID]core.CheckpointName{}
+	for k, v := range s.shelf.names {
+		out.Names[k] = maps.Clone(v)
+	}
+	for _, pins := range s.shelf.pins {
+		for _, pin := range pins {
+			out.Pins = append(out.Pins, clonePin(pin))
+		}
 	}
 	return out
 }

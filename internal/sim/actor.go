@@ -17,7 +17,7 @@ import (
 // operation. It stands still before each of its port calls.
 type actor struct {
 	id    int
-	kind  string // sweep, plan, reclaim, host, operator
+	kind  string // sweep, plan, reclaim, host, operator, agent, keeper
 	name  string
 	run   int           // whom it is about
 	skew  time.Duration // how far its clock is ahead
@@ -31,16 +31,18 @@ type actor struct {
 	over  bool
 
 	// What the oracle remembers of it.
-	begun     int                   // when it came
-	start     int                   // its first step
-	epochs    map[core.RunKey]int64 // of its claims
-	control   core.Control          // as it knows it
-	free      bool                  // some time it read that nothing keeps it from ending runs
-	kept      bool                  // some time it read that something does
-	looks     bool                  // it began where nothing may be written
-	read      bool                  // it has read control
-	sinceRead int                   // its calls since, describing aside
-	readAt    int                   // the step of that
+	fences    map[core.ThreadKey]int64 // of the leases that it took, or that its token is of
+	forks     []core.ForkBranch        // that it asks for
+	begun     int                      // when it came
+	start     int                      // its first step
+	epochs    map[core.RunKey]int64    // of its claims
+	control   core.Control             // as it knows it
+	free      bool                     // some time it read that nothing keeps it from ending runs
+	kept      bool                     // some time it read that something does
+	looks     bool                     // it began where nothing may be written
+	read      bool                     // it has read control
+	sinceRead int                      // its calls since, describing aside
+	readAt    int                      // the step of that
 }
 
 // aside are the calls that decide nothing about anybody: they belong to the step of
@@ -53,7 +55,7 @@ type joined struct{}
 // spawn adds an actor and lets it come to its first call. do must make its calls
 // through a and start no goroutine that does.
 func (w *world) spawn(id int, kind, name string, run int, timeout time.Duration, do func(ctx context.Context, a *actor)) *actor {
-	a := &actor{id: id, kind: kind, run: run, begun: w.calls, epochs: map[core.RunKey]int64{}, name: fmt.Sprintf("%s#%d", name, id), plan: map[int]mem.Fault{}}
+	a := &actor{id: id, kind: kind, run: run, begun: w.calls, epochs: map[core.RunKey]int64{}, fences: map[core.ThreadKey]int64{}, name: fmt.Sprintf("%s#%d", name, id), plan: map[int]mem.Fault{}}
 	if w.config.Skew > 0 {
 		a.skew = w.config.Skew * time.Duration(id%3-1)
 	}
@@ -136,7 +138,7 @@ func (w *world) step(a *actor, fault mem.Fault) {
 func changes(call string) bool {
 	first, _, _ := strings.Cut(call, " ")
 	switch first {
-	case "read", "list", "load", "describe", "probe", "page":
+	case "read", "list", "load", "describe", "probe", "page", "stat", "find", "grant", "download":
 		return false
 	}
 	return true

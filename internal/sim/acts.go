@@ -61,7 +61,13 @@ func (w *world) enter(c Choice) {
 	case OpDeliver:
 		w.deliver(c, r)
 	case OpCapture:
-		w.enterCapture(c, r)
+		if w.config.Keeper {
+			w.enterWork(c, r)
+		} else {
+			w.enterCapture(c, r)
+		}
+	case OpSave, OpVerify, OpFork, OpDeleteHead, OpKeep, OpCollect, OpConverse:
+		w.enterKeeper(c, r)
 	case OpBegin, OpRenew, OpDetach, OpAttach, OpTake, OpPause, OpCancel:
 		w.enterHost(c, r)
 	default:
@@ -210,13 +216,26 @@ func (w *world) ensure(ctx context.Context, a *actor, r *agentRun, h *host) {
 		return
 	}
 	h.run = run
+	if w.config.Keeper && !w.brought(ctx, a, r, run) {
+		return // it asks again
+	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute+3*time.Millisecond)
 	defer cancel()
 	_, _ = l.StartAgent(ctx, run, core.JournalStart{Argv: []string{"agent"}}, nil) // it may ask again
 }
 
 func (w *world) thread(r *agentRun) core.ThreadID {
-	return core.ThreadID(fmt.Sprintf("thread-%d", r.n%w.config.Threads))
+	id := core.ThreadID(fmt.Sprintf("thread-%d", r.n%w.config.Threads))
+	if w.config.Keeper && r.n%4 == 3 {
+		id += "-b0" // where somebody may fork to before
+	}
+	return id
+}
+
+// begun reports whether an agent of the run has begun in its task.
+func (w *world) begun(r *agentRun, run core.Run) bool {
+	_, begun := w.agent(r, run.TaskARN)
+	return begun
 }
 
 // attach has a viewer come back.
@@ -304,6 +323,9 @@ func (w *world) happen(c Choice) {
 	case OpCaptureDie:
 		w.note("the capture of %s dies", w.runs[c.Run].key.Run)
 		w.fleet.KillCapture(w.runs[c.Run].key.Run)
+		if at := w.workers(w.threadKey(w.runs[c.Run])); len(at) > 0 {
+			at[0].alive = false
+		}
 	default:
 		w.taskFails(c, w.runs[c.Run])
 	}

@@ -42,7 +42,8 @@ func (w *world) enterCapture(c Choice, r *agentRun) {
 }
 
 // dueCapture has every agent that captures come to its end.
-func (w *world) dueCapture() {
+func (w *world) dueCapture(id int) {
+	w.dueWork(id)
 	for _, r := range w.runs {
 		_ = w.fleet.View(w.store.Process).CommitCapture(context.Background(), r.key.Run) // refused where it is fenced
 	}
@@ -56,7 +57,10 @@ func (w *world) writes(ctx context.Context, a *actor, r *agentRun) bool {
 		return true
 	}
 	at := now()
-	_, err := w.ports(a).UpdateThread(ctx, w.threadKey(r), core.AcquireLease{Owner: string(r.key.Run), Now: at, Until: at.Add(core.LeaseLife)})
+	th, err := w.ports(a).UpdateThread(ctx, w.threadKey(r), core.AcquireLease{Owner: string(r.key.Run), Now: at, Until: at.Add(core.LeaseLife)})
+	if err == nil && w.config.Keeper && th.FirstRun == "" {
+		_, err = w.ports(a).UpdateThread(ctx, w.threadKey(r), core.NoteRun{Run: r.key.Run, Now: at})
+	}
 	return err == nil
 }
 
@@ -80,7 +84,7 @@ func (w *world) judgeThreads(who string) {
 		before, after := w.oracle.threads[key], state.Threads[key]
 		_, stored := state.Checkpoints[key][id]
 		run := state.Runs[r.key]
-		if after.Head == id && before.Head != id {
+		if after.Head == id && before.Head != id && (!w.config.Keeper || w.call == "commit") {
 			if before.Lease.Owner != core.OwnerReclaim+string(r.key.Run) {
 				w.accuse("%s publishes %s under the lease of %q (I11)", who, id, before.Lease.Owner)
 			}
@@ -111,7 +115,7 @@ func (w *world) judgeLoss(who string, r *agentRun, run core.Run, th core.Thread)
 	}
 	failedAt := run.Checkpoint.FailedAt
 	held := failedAt != 0 && now() >= failedAt.Add(w.limits.CheckpointHold-2*w.config.Skew)
-	failed := th.Step != nil && th.Step.Run == r.key.Run && th.Step.State == core.StepFailed
+	failed := th.Step != nil && th.Step.Run == r.key.Run && th.Step.State == core.StepFailed || w.keep.failed[r.key.Run]
 	if !held && !(w.config.Release && failed) {
 		w.accuse("%s gives the workspace of run %s up, which is there and could be stored (I5)", who, r.key)
 	}
@@ -175,12 +179,16 @@ func (w *world) judgeCheckpoints() {
 		run, c := state.Runs[r.key], state.Runs[r.key].Checkpoint
 		stored, there := state.Checkpoints[w.threadKey(r)][core.CheckpointOf(r.key.Run)]
 		content := w.fleet.Workspace(run.TaskARN)
+		if root, err := decodeRoot(state.Blobs[stored.Manifest.Key]); there && err == nil {
+			stored.Digest = root.Content
+		}
+		there = there || w.keep.stored[core.CheckpointOf(r.key.Run)][w.threadKey(r)] && c.State == core.CheckpointDone // taken away since
 		switch {
 		case c.State != core.CheckpointNotOwed && !c.Settled():
 			w.accuse("run %s: what became of its checkpoint is not known: %+v (I5)", r.key, c)
 		case there != (c.State == core.CheckpointDone):
 			w.accuse("run %s: checkpoint %+v, and stored: %t (I5)", r.key, c, there)
-		case there && run.ExitCode != nil && content != "" && stored.Digest != content: // an agent that was given up may work on
+		case stored.ID != "" && run.ExitCode != nil && content != "" && stored.Digest != content: // an agent that was given up may work on
 			w.accuse("run %s: its checkpoint is not its workspace (I5)", r.key)
 		case c.State == core.CheckpointLost && !(w.oracle.lost[r.key] && w.oracle.told[r.key] == core.CheckpointLost):
 			w.accuse("run %s lost its workspace, and nobody was told (I5)", r.key)

@@ -18,11 +18,12 @@ import (
 // Result is what became of an episode.
 type Result struct {
 	Script Script
-	Steps  int      // what was chosen to happen, and in the calm end whole operations
-	Calls  int      // of ports, by processes
-	Ends   int      // runs that came to their end
-	Wrongs []string // broken invariants; empty: all held
-	Trace  []string // what happened, where it was asked for
+	Steps  int            // what was chosen to happen, and in the calm end whole operations
+	Calls  int            // of ports, by processes
+	Ends   int            // runs that came to their end
+	Met    map[string]int // how often what came to happen
+	Wrongs []string       // broken invariants; empty: all held
+	Trace  []string       // what happened, where it was asked for
 }
 
 // choices is how long an episode is, before it comes to its calm end.
@@ -37,8 +38,9 @@ func Draw(t *testing.T, seed uint64) Result {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		cryptotest.SetGlobalRandom(t, seed)
 		config, m := drawn(rng)
+		m.keeps(&config, rand.New(rand.NewPCG(seed, 1)))
 		w := newWorld(t, config)
-		for n := 0; n < choices && !w.idle(); n++ {
+		for n := 0; n < choices && (!w.idle() || config.Keeper && n < choices/2); n++ {
 			c := m.choice(w)
 			out.Script.Choices = append(out.Script.Choices, c)
 			if w.apply(c); w.broken() {
@@ -74,6 +76,7 @@ func (w *world) conclude(out *Result) {
 		w.calmDown()
 	}
 	w.end()
+	out.Met = w.counts
 	out.Steps, out.Calls, out.Ends, out.Wrongs, out.Trace = w.steps, w.calls, w.oracle.ends, w.texts, w.trace
 }
 
@@ -123,11 +126,14 @@ func (w *world) calmDown() {
 				w.through(w.reclaim(id, &w.sent[i]))
 			}
 			w.sent = nil
-			w.dueCapture()
+			w.dueCapture(id)
 		}
 	}
 	if !w.broken() {
 		w.judgeCheckpoints()
+		if w.config.Keeper && !w.broken() {
+			w.collectAll()
+		}
 	}
 }
 

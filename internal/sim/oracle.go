@@ -22,6 +22,7 @@ type oracle struct {
 	ends     int           // runs that came to their end
 
 	threads  map[core.ThreadKey]core.Thread       // after the last step
+	state    mem.State                            // then, where there is a keeper
 	lost     map[core.RunKey]bool                 // whose loss was written on the thread
 	told     map[core.RunKey]core.CheckpointState // of whose checkpoint other systems were told, and what
 	storable map[core.RunKey]bool                 // whose workspace could be stored when everything was sound again
@@ -33,8 +34,13 @@ func (w *world) judge(a *actor, call string) {
 	w.fleet.CheckTasks()
 	w.watch()
 	w.judgeControl()
+	if w.config.Keeper {
+		state := w.store.State()
+		w.judgeKept(a, call, w.oracle.state, state)
+		w.oracle.state = state
+	}
 	w.judgeThreads(a.name)
-	if call == "start capture" {
+	if call == "start capture" && a.kind == "reclaim" {
 		w.judgeBegin(a)
 	}
 	if a.kind == "plan" || a.looks {

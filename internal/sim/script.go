@@ -23,6 +23,7 @@ type Config struct {
 	Breaker       int                   // how many ends without a sentinel trip it
 	Skew          time.Duration         // how far clocks may be off, either way
 	ListLag       time.Duration         // how long ECS does not list a task that it started
+	Keeper        bool                  `json:",omitempty"` // the keeper of checkpoints is the real one, and others ask it for things
 }
 
 // Script is one episode: an installation and everything that happens there.
@@ -86,6 +87,15 @@ const (
 
 	OpCapture    Op = "capture"      // the agent that captures the run's workspace; N: 0 hands it in, 1 lives, 2 fails
 	OpCaptureDie Op = "capture dies" // that agent does
+
+	// Of the keeper; N: of which thread of the run's family, and a multiple of that says how.
+	OpSave       Op = "save"
+	OpVerify     Op = "verify"
+	OpFork       Op = "fork"
+	OpDeleteHead Op = "delete head"
+	OpKeep       Op = "keep"
+	OpCollect    Op = "collect"
+	OpConverse   Op = "converse"
 )
 
 // String writes a choice as Go source.
@@ -123,6 +133,7 @@ type maker struct {
 	bursts  []int   // how many calls a process makes before another acts
 	next    []Choice
 	ids     int
+	kept    bool // there is a keeper
 }
 
 type weight struct {
@@ -139,6 +150,9 @@ var usual = []weight{
 	{OpTask, 4}, {OpHide, 2}, {OpForget, 1}, {OpBlind, 1}, {OpDeaf, 1}, {OpMute, 2}, {OpLag, 3},
 	{OpCapture, 60}, {OpCaptureDie, 3},
 }
+
+// keeping is how often the keeper is asked for something, beside.
+var keeping = []weight{{OpSave, 40}, {OpVerify, 8}, {OpFork, 40}, {OpDeleteHead, 16}, {OpKeep, 16}, {OpCollect, 40}, {OpConverse, 8}, {OpCapture, 300}}
 
 // drawn makes the installation of an episode, and the maker of what happens there.
 // Each episode has its own taste: some things happen often in it, some never.
@@ -163,6 +177,23 @@ func drawn(rng *rand.Rand) (Config, *maker) {
 		m.total += w.n
 	}
 	return c, m
+}
+
+// keeps makes every second episode one with a keeper. It draws from a source of its own,
+// so that the others stay what they are.
+func (m *maker) keeps(c *Config, rng *rand.Rand) {
+	m.kept = rng.IntN(2) == 0
+	if c.Keeper = m.kept; !c.Keeper {
+		return
+	}
+	if c.Checkpoint == core.CheckpointDefault {
+		c.Checkpoint = []core.CheckpointPolicy{core.CheckpointFinished, core.CheckpointAlways}[rng.IntN(2)]
+	}
+	for _, w := range keeping {
+		w.n *= []int{0, 1, 1, 3}[rng.IntN(4)]
+		m.weights = append(m.weights, w)
+		m.total += w.n
+	}
 }
 
 func (m *maker) op() Op {
@@ -200,12 +231,13 @@ func (m *maker) choice(w *world) Choice {
 		}
 		if c.Op == OpGo && len(busy) > 0 {
 			a := busy[m.rng.IntN(len(busy))]
-			return Choice{Op: OpGo, ID: a.id, N: m.burst(a), Fault: m.fault(a)}
+			return Choice{Op: OpGo, ID: a.id, N: m.burst(w, a), Fault: m.fault(a)}
 		}
 		again := m.rng.IntN(8) == 0 // what has been done is done again
 		if c.Op != OpGo && w.can(c.Op, w.runs[c.Run], again) {
-			c.N = m.number(c.Op)
-			return c
+			if c.N = m.number(c.Op); again || w.useful(c) {
+				return c
+			}
 		}
 	}
 }
@@ -217,17 +249,31 @@ var crucial = map[string]bool{
 	"launched": true, "start agent": true, "renew": true, "lapse": true, "hold": true,
 }
 
+// crucialToKeep are those of the keeper.
+var crucialToKeep = map[string]bool{
+	"commit": true, "fork": true, "delete head": true, "trim": true, "raise floor": true, "unpin": true, "delete object": true, "begin step": true,
+	"end step": true, "note step": true, "put conversation": true, "acquire lease": true, "list pins": true, "list objects": true,
+}
+
 // rival lets another cross an actor that is about to make such a call, as far as it
 // comes.
 func (m *maker) rival(w *world, busy []*actor) (Choice, bool) {
 	for _, a := range busy {
-		if !crucial[a.waits] || m.rng.IntN(8) > 0 {
+		if !(crucial[a.waits] || w.config.Keeper && crucialToKeep[a.waits]) || m.rng.IntN(8) > 0 {
 			continue
 		}
 		for range 10 {
 			if op := m.op(); op.spawns() && w.can(op, w.runs[a.run], m.rng.IntN(4) == 0) {
+				c := Choice{Op: op, ID: m.ids, Run: a.run, N: m.number(op)}
+				if !w.useful(c) {
+					continue
+				}
 				m.next = []Choice{{Op: OpGo, ID: m.ids, N: m.among(2, 4, 8, 40)}}
-				return Choice{Op: op, ID: m.ids, Run: a.run, N: m.number(op)}, true
+				if m.kept && m.rng.IntN(3) == 0 { // it sleeps past its lease
+					m.next = append([]Choice{c}, m.next...)
+					c = Choice{Op: OpWait, N: m.among(60_000, 130_000, 260_000)}
+				}
+				return c, true
 			}
 		}
 	}
@@ -278,7 +324,12 @@ func (m *maker) number(op Op) int {
 	case OpLag:
 		return m.among(0, 0, 1, 3, 8)
 	case OpCapture:
+		if m.kept {
+			return m.among(0, 0, 0, 0, 0, 0, 1, 2, 3, 3, 4, 4, 5, 10)
+		}
 		return m.among(0, 0, 0, 0, 1, 2)
+	case OpSave, OpVerify, OpFork, OpDeleteHead, OpKeep, OpCollect, OpConverse:
+		return m.among(0, 0, 0, 0, 1, 1, 2, 3, 4) + (branches+1)*m.among(0, 1, 2, 2, 3)
 	}
 	return 0
 }
@@ -294,7 +345,7 @@ func (w *world) can(op Op, r *agentRun, again bool) bool {
 	case OpApply:
 		return len(w.plan) > 0
 	case OpBegin:
-		return again || seen.Epoch <= 1 && seen.TaskARN == "" && !seen.Status.Terminal()
+		return again || seen.Epoch <= 1 && (seen.TaskARN == "" || w.config.Keeper && !w.begun(r, seen)) && !seen.Status.Terminal()
 	case OpDetach:
 		return seen.Row == core.RowLapse || seen.Row == core.RowDetached && again
 	case OpWrite, OpRewrite, OpExit, OpDie, OpTrap:
@@ -311,7 +362,14 @@ func (w *world) can(op Op, r *agentRun, again bool) bool {
 		return seen.TaskARN != "" && w.lives(seen.TaskARN)
 	case OpStopped:
 		return seen.TaskARN != "" && !w.lives(seen.TaskARN)
+	case OpSave, OpVerify:
+		return w.config.Keeper && seen.TaskARN != ""
+	case OpFork, OpDeleteHead, OpKeep, OpCollect, OpConverse:
+		return w.config.Keeper && (again || len(w.keep.stored) > 0)
 	case OpCapture, OpCaptureDie:
+		if w.config.Keeper {
+			return len(w.workers(w.threadKey(r))) > 0
+		}
 		return w.fleet.Capturing(r.key.Run)
 	case OpThaw, OpEnforce:
 		c, err := w.store.Control(context.Background())
@@ -329,8 +387,8 @@ func (w *world) due(m message) bool {
 func (m *maker) among(of ...int) int { return of[m.rng.IntN(len(of))] }
 
 // burst is how many calls an actor makes before another acts.
-func (m *maker) burst(a *actor) int {
-	if a.kind == "host" && m.rng.IntN(3) == 0 {
+func (m *maker) burst(w *world, a *actor) int {
+	if (a.kind == "host" || a.kind == "keeper" || w.config.Keeper && a.kind == "agent") && m.rng.IntN(3) == 0 {
 		return 40
 	}
 	return m.among(m.bursts...)

@@ -169,6 +169,47 @@ func (s skewed) UpdateThread(ctx context.Context, key core.ThreadKey, t core.Thr
 	return sent(s, func() (core.Thread, error) { return s.Process.UpdateThread(ctx, key, moved(t, s.by)) })
 }
 
+func (s skewed) FindCheckpoint(ctx context.Context, tenant core.TenantID, id core.CheckpointID) (core.Checkpoint, error) {
+	c, err := s.Process.FindCheckpoint(ctx, tenant, id)
+	return back(s, c, err)
+}
+
+func (s skewed) Checkpoints(ctx context.Context, key core.ThreadKey) ([]core.Checkpoint, error) {
+	all, err := s.Process.Checkpoints(ctx, key)
+	return back(s, all, err)
+}
+
+func (s skewed) Commit(ctx context.Context, t core.Commit) error {
+	return s.transact(func() error { return s.Process.Commit(ctx, moved(t, s.by)) })
+}
+
+func (s skewed) DeleteHead(ctx context.Context, t core.DeleteHead) error {
+	return s.transact(func() error { return s.Process.DeleteHead(ctx, moved(t, s.by)) })
+}
+
+func (s skewed) Trim(ctx context.Context, t core.Trim) error {
+	return s.transact(func() error { return s.Process.Trim(ctx, moved(t, s.by)) })
+}
+
+func (s skewed) Fork(ctx context.Context, t core.Fork) error {
+	return s.transact(func() error { return s.Process.Fork(ctx, moved(t, s.by)) })
+}
+
+func (s skewed) Unpin(ctx context.Context, t core.Unpin) error {
+	return s.transact(func() error { return s.Process.Unpin(ctx, moved(t, s.by)) })
+}
+
+func (s skewed) Objects(ctx context.Context, prefix string) ([]core.ObjectInfo, error) {
+	all, err := s.Process.Objects(ctx, prefix)
+	return back(s, all, err)
+}
+
+// transact carries out a transaction, and once more as sent does.
+func (s skewed) transact(do func() error) error {
+	_, err := sent(s, func() (struct{}, error) { return struct{}{}, do() })
+	return err
+}
+
 func (s skewed) Checkpoint(ctx context.Context, key core.ThreadKey, id core.CheckpointID) (core.Checkpoint, error) {
 	c, err := s.Process.Checkpoint(ctx, key, id)
 	return back(s, c, err)

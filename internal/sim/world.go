@@ -49,6 +49,8 @@ type world struct {
 	tracing bool
 	trace   []string
 	oracle  oracle
+	keep    keep
+	counts  map[string]int // what came to happen
 }
 
 // agentRun is a run as the world knows it, beside its record.
@@ -104,6 +106,11 @@ func newWorld(t testing.TB, c Config) *world {
 	w.ecs = ecs{hidden: map[string]core.Millis{}, leaving: map[string]core.Millis{}, forgotten: map[string]string{}}
 	w.oracle = oracle{begun: now(), promised: map[core.RunKey]core.Millis{}, wishes: map[core.RunKey][]*wish{}, seen: map[core.RunKey]core.Run{}}
 	w.oracle.threads, w.oracle.told = map[core.ThreadKey]core.Thread{}, map[core.RunKey]core.CheckpointState{}
+	w.keep = keep{
+		sent: map[core.ThreadKey]map[string]core.PackRef{}, stored: map[core.CheckpointID]map[core.ThreadKey]bool{},
+		failed: map[core.RunID]bool{}, waits: map[core.ThreadKey]wait{},
+	}
+	w.counts, w.oracle.state = map[string]int{}, store.State()
 	w.oracle.lost, w.oracle.storable = map[core.RunKey]bool{}, map[core.RunKey]bool{}
 	for n := range c.Runs {
 		tenant := core.TenantID("acme")
@@ -197,6 +204,20 @@ func (p ports) UpdateControl(ctx context.Context, t core.ControlTransition) (cor
 func (p ports) Update(ctx context.Context, key core.RunKey, t core.Transition) (core.Run, error) {
 	p.a.run = p.w.index(key.Run)
 	return p.skewed.Update(ctx, key, t)
+}
+
+// UpdateThread notes under which fence the actor writes.
+func (p ports) UpdateThread(ctx context.Context, key core.ThreadKey, t core.ThreadTransition) (core.Thread, error) {
+	th, err := p.skewed.UpdateThread(ctx, key, t)
+	if _, acquires := t.(core.AcquireLease); acquires && p.w.config.Keeper {
+		if err == nil {
+			p.a.fences[key] = th.Fence
+		}
+		if p.a.kind == "host" && (err == nil || core.Refused(err)) {
+			p.w.judgeWaits(key, err != nil, p.w.store.State().Threads[key])
+		}
+	}
+	return th, err
 }
 
 // joinedShards is an index whose shards are all listed in the steps of the first:

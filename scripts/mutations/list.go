@@ -246,7 +246,7 @@ var mutations = []mutation{
 	}
 	if !isNotFound(err) {`, `	if err != nil && !isNotFound(err) {`),
 	one("a loss is not told to the thread", captures,
-		`	_, err = l.threads.UpdateThread(ctx, th.ThreadKey, LoseWorkspace{Run: r.RunKey.Run, Why: why, Head: th.Head, Now: MillisOf(time.Now())})
+		`	_, err = l.threads.UpdateThread(ctx, th.ThreadKey, LoseWorkspace{Run: r.RunKey.Run, Why: why, Head: th.Head, Fence: th.Fence, Now: MillisOf(time.Now())})
 	return final, err
 `, `	return final, nil
 `),

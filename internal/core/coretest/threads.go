@@ -683,7 +683,7 @@ var threadTransitions = map[string]drawing[core.Thread, core.ThreadTransition]{
 		return core.AddPending{Run: runIDs.Draw(rt, "run"), Now: moments.Draw(rt, "now")}
 	}},
 	"LoseWorkspace": {draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
-		return core.LoseWorkspace{Run: runIDs.Draw(rt, "run"), Why: texts.Draw(rt, "why"), Head: as(rt, "head", th.Head, heads), Now: moments.Draw(rt, "now")}
+		return core.LoseWorkspace{Run: runIDs.Draw(rt, "run"), Why: texts.Draw(rt, "why"), Head: as(rt, "head", th.Head, heads), Fence: as(rt, "fence", th.Fence, epochs), Now: moments.Draw(rt, "now")}
 	}},
 	"NoteRun": {draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
 		return core.NoteRun{Run: runIDs.Draw(rt, "run"), Now: moments.Draw(rt, "now")}
