@@ -226,7 +226,7 @@ func (w *world) ensure(ctx context.Context, a *actor, r *agentRun, h *host) {
 
 func (w *world) thread(r *agentRun) core.ThreadID {
 	id := core.ThreadID(fmt.Sprintf("thread-%d", r.n%w.config.Threads))
-	if w.config.Keeper && r.n%4 == 3 {
+	if w.config.Keeper && r.n%2 == 1 {
 		id += "-b0" // where somebody may fork to before
 	}
 	return id

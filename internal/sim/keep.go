@@ -254,6 +254,7 @@ const (
 	agentFails
 	agentRemembers // it names what it stored before without asking whether it is there
 	agentCut       // it dies before it hands anything in
+	agentLies      // it names what it did not store
 )
 
 // work lets an agent do its work, or a part of it.
@@ -283,7 +284,21 @@ func (w *world) work(ctx context.Context, a *actor, j *worker, how int) {
 		j.alive = how != agentCut && !final(err)
 		return
 	}
+	if how == agentLies && data != nil {
+		data = lie(data)
+	}
 	w.handIn(ctx, a, j, data)
+}
+
+// lie names a pack in a root that nobody has stored.
+func lie(root []byte) []byte {
+	r, err := decodeRoot(root)
+	if err != nil {
+		return root
+	}
+	last := r.Layers[len(r.Layers)-1]
+	r.Packs = append(r.Packs, core.PackRef{Fence: last.Fence, SHA256: digestOf([]byte("nothing")), Size: 7})
+	return encodeRoot(r)
 }
 
 // handIn says what has been done; an agent that gets no answer says it again.

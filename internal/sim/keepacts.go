@@ -41,11 +41,11 @@ func (w *world) enterKeeper(c Choice, r *agentRun) {
 }
 
 // useful reports whether somebody finds something to ask the keeper for, as far as the
-// records say.
-func (w *world) useful(c Choice) bool {
+// records will say then.
+func (w *world) useful(c Choice, at core.Millis) bool {
 	r := w.runs[c.Run]
 	th := w.oracle.threads[w.relative(r, c.N)]
-	free := !th.Lease.Live(now())
+	free := !th.Lease.Live(at)
 	switch c.Op {
 	case OpFork:
 		empty := 0
@@ -63,10 +63,10 @@ func (w *world) useful(c Choice) bool {
 		return free && th.Fence > 0
 	case OpVerify:
 		th = w.oracle.threads[w.threadKey(r)]
-		return th.Head != "" && !th.Lease.Live(now())
+		return th.Head != "" && !th.Lease.Live(at)
 	case OpSave:
 		th = w.oracle.threads[w.threadKey(r)]
-		return !th.Lease.Live(now()) || th.Lease.Owner == string(r.key.Run)
+		return !th.Lease.Live(at) || th.Lease.Owner == string(r.key.Run)
 	}
 	return true
 }
@@ -92,7 +92,7 @@ func (w *world) saveByName(ctx context.Context, a *actor, key core.ThreadKey, ho
 		return
 	}
 	q := core.SaveRequest{
-		ThreadKey: key, ID: core.CheckpointID(fmt.Sprintf("named-%d", a.id%names)), Key: box.Key, Instance: box.Instance, Again: a.id%4 == 0,
+		ThreadKey: key, ID: core.CheckpointID(fmt.Sprintf("named-%d", a.id/32%names)), Key: box.Key, Instance: box.Instance, Again: a.id%4 == 0,
 		Reason: []core.Reason{core.ReasonNamed, core.ReasonAutomatic, core.ReasonSafety}[a.id%3],
 	}
 	if lease := w.oracle.threads[key].Lease; how == 0 && lease.Owner == string(box.LatestRun) || how == 3 {
@@ -140,6 +140,11 @@ func (w *world) fork(ctx context.Context, a *actor, key core.ThreadKey, how int)
 // deleteHead takes the head of a thread away that somebody saw a while ago.
 func (w *world) deleteHead(ctx context.Context, a *actor, key core.ThreadKey, _ int) {
 	id := w.oracle.threads[key].Head
+	for other := range w.oracle.state.Checkpoints[key] {
+		if a.id%4 == 0 && other < id {
+			id = other // which is head no more
+		}
+	}
 	if id == "" {
 		return
 	}
@@ -213,14 +218,14 @@ func (w *world) enterWork(c Choice, r *agentRun) {
 	if len(at) == 0 {
 		return
 	}
-	j := at[min(c.N/5, len(at)-1)]
+	j := at[min(c.N/6, len(at)-1)]
 	j.busy = true
 	w.spawn(c.ID, "agent", fmt.Sprintf("%s in %s", j.job.ID, j.thread), c.Run, hostTimeout(c.ID), func(ctx context.Context, a *actor) {
 		defer func() { j.busy = false }()
 		if j.thread.Tenant != "" {
 			a.fences[j.thread] = j.fence
 		}
-		w.work(ctx, a, j, c.N%5)
+		w.work(ctx, a, j, c.N%6)
 	})
 }
 

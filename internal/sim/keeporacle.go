@@ -27,6 +27,9 @@ func (w *world) judgeKept(a *actor, call string, before, after mem.State) {
 	for key, now := range after.Threads {
 		was := before.Threads[key]
 		w.judgeLease(a, call, was, now)
+		if is := now.Conversation; is.Object != was.Conversation.Object && is.Version != was.Conversation.Version+1 {
+			w.accuse("%s saves version %d of the conversation of %s after version %d", a.name, is.Version, key, was.Conversation.Version)
+		}
 		same := was.UpdatedAt == now.UpdatedAt && was.Head == now.Head && was.Fence == now.Fence && len(before.Checkpoints[key]) == len(after.Checkpoints[key])
 		if fenced[call] && !(same && sameStep(was, now)) {
 			w.judgeFence(a, call, was, now)
@@ -43,7 +46,10 @@ func (w *world) judgeKept(a *actor, call string, before, after mem.State) {
 	case "fork":
 		w.judgeFork(a, before, after)
 		w.judgeObjects(a.name, after)
-	case "commit", "delete object", "unpin", "delete head", "trim", "put conversation":
+	case "delete head":
+		w.judgeDeleted(a, before, after)
+		w.judgeObjects(a.name, after)
+	case "commit", "delete object", "unpin", "trim", "put conversation":
 		w.judgeObjects(a.name, after)
 	}
 }
@@ -99,6 +105,17 @@ func (w *world) published(a *actor, call string, before mem.State, c core.Checkp
 		w.keep.stored[c.ID] = map[core.ThreadKey]bool{}
 	}
 	w.keep.stored[c.ID][c.ThreadKey] = true
+}
+
+// judgeDeleted: what is taken away as a head is one (CP-11).
+func (w *world) judgeDeleted(a *actor, before, after mem.State) {
+	for key, all := range before.Checkpoints {
+		for id := range all {
+			if _, there := after.Checkpoints[key][id]; !there && before.Threads[key].Head != id {
+				w.accuse("%s deletes %s of thread %s, whose head is %s", a.name, id, key, before.Threads[key].Head)
+			}
+		}
+	}
 }
 
 // isStored reports whether a checkpoint is stored, or was.

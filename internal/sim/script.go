@@ -235,7 +235,7 @@ func (m *maker) choice(w *world) Choice {
 		}
 		again := m.rng.IntN(8) == 0 // what has been done is done again
 		if c.Op != OpGo && w.can(c.Op, w.runs[c.Run], again) {
-			if c.N = m.number(c.Op); again || w.useful(c) {
+			if c.N = m.number(c.Op); again || w.useful(c, now()) {
 				return c
 			}
 		}
@@ -264,14 +264,17 @@ func (m *maker) rival(w *world, busy []*actor) (Choice, bool) {
 		}
 		for range 10 {
 			if op := m.op(); op.spawns() && w.can(op, w.runs[a.run], m.rng.IntN(4) == 0) {
-				c := Choice{Op: op, ID: m.ids, Run: a.run, N: m.number(op)}
-				if !w.useful(c) {
+				c, sleep := Choice{Op: op, ID: m.ids, Run: a.run, N: m.number(op)}, 0
+				if m.kept && m.rng.IntN(2) == 0 { // it sleeps, perhaps past its lease
+					sleep = m.among(60_000, 130_000, 260_000)
+				}
+				if !w.useful(c, now().Add(time.Duration(sleep)*time.Millisecond)) {
 					continue
 				}
 				m.next = []Choice{{Op: OpGo, ID: m.ids, N: m.among(2, 4, 8, 40)}}
-				if m.kept && m.rng.IntN(3) == 0 { // it sleeps past its lease
+				if sleep > 0 {
 					m.next = append([]Choice{c}, m.next...)
-					c = Choice{Op: OpWait, N: m.among(60_000, 130_000, 260_000)}
+					c = Choice{Op: OpWait, N: sleep}
 				}
 				return c, true
 			}
@@ -325,7 +328,7 @@ func (m *maker) number(op Op) int {
 		return m.among(0, 0, 1, 3, 8)
 	case OpCapture:
 		if m.kept {
-			return m.among(0, 0, 0, 0, 0, 0, 1, 2, 3, 3, 4, 4, 5, 10)
+			return m.among(0, 0, 0, 0, 0, 0, 1, 2, 3, 3, 4, 4, 5, 6, 12)
 		}
 		return m.among(0, 0, 0, 0, 1, 2)
 	case OpSave, OpVerify, OpFork, OpDeleteHead, OpKeep, OpCollect, OpConverse:
