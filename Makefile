@@ -80,7 +80,7 @@ build-local: ## Build functions and agent for this machine, to dist/local
 dist/%/bootstrap: build ;@:
 dist/local/%/bootstrap: build-local ;@:
 
-STACK := Makefile $(wildcard infra/*.go) infra/go.mod infra/go.sum $(wildcard internal/names/*.go) internal/core/limits.go
+STACK := Makefile $(wildcard infra/*.go infra/sandkeeper/*.go) infra/go.mod infra/go.sum $(wildcard internal/names/*.go) internal/core/limits.go
 
 cdk.out/aws/manifest.json: $(STACK) $(FUNCTIONS:%=dist/%/bootstrap)
 	@rm -rf $(@D)

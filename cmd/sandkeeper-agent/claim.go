@@ -40,6 +40,14 @@ type State struct {
 	Written int64     `json:"written,omitempty"`
 	Removed int64     `json:"removed,omitempty"`
 	Git     []gitNote `json:"git,omitempty"`
+	// Of a set-up: the step that is done or failed, the end of what a failed one printed,
+	// and how many are done; the commit that is checked out; files that were left alone.
+	Step      string   `json:"step,omitempty"`
+	Tail      string   `json:"tail,omitempty"`
+	StepsDone int      `json:"stepsDone,omitempty"`
+	Steps     int      `json:"steps,omitempty"`
+	Baseline  string   `json:"baseline,omitempty"`
+	Kept      []string `json:"kept,omitempty"`
 
 	PID int `json:"pid,omitempty"`
 	// Token is the SHA-256 of the job's token: the same job again is told from a new

@@ -26,6 +26,7 @@ const (
 	codeAbandoned     = "abandoned" // the worker was killed
 	codeNoCheckpoint  = "checkpoint-not-found"
 	codeTimeLimit     = string(workspace.CodeTimeLimit)
+	codeStep          = "step-failed"
 	codeOther         = "agent-error"
 )
 
@@ -186,6 +187,9 @@ func (w *work) failed(ctx context.Context, err error) {
 func shorten(text string) string { return text[:min(len(text), 1000)] }
 
 func (w *work) do(ctx context.Context) (err error) {
+	if w.job.Kind == transfer.JobSetup {
+		return w.setup(ctx)
+	}
 	if w.client, err = transfer.NewClient(w.job); err != nil {
 		return err
 	}

@@ -37,6 +37,7 @@ var commands = map[string]func(args []string) int{
 	"capture": foreground,
 	"restore": foreground,
 	"verify":  foreground,
+	"setup":   foreground,
 	"worker":  worker,
 	"status":  status,
 	"git":     gitCommand,
@@ -54,11 +55,13 @@ const usage = `usage: sandkeeper-agent COMMAND [FLAGS]
            in one line on stdin, the agent's own input behind it; answers as the start script
   probe    tell whether an agent has ended: {run, nonce, logEnd}; answers as the probe script
   start    take a job from stdin, leave a worker behind, say: started | already | refused REASON
-  capture  take a job of that kind from stdin and carry it out; so do restore and verify
+  capture  take a job of that kind from stdin and carry it out; so do restore, verify
+           and setup
            -claims DIR   where jobs are claimed (default the journal directory)
            -detach       leave a worker behind, as start does
            -progress     a line on stderr that tells how far it is, also without a terminal
   status   tell how far a job is: -kind KIND -id ID [-claims DIR]
+           -wait SECONDS  for its end
   push     measure a piece of a run's journal, or store it: {run, nonce, from, max} and, as
            measured, {size, sha256, url, headers} on stdin; [-dir DIR] of the journals
   git      save DIR OUT | restore DIR IN: the state of the repositories below DIR, by hand
@@ -82,7 +85,8 @@ func run(args []string) int {
 	if !ok {
 		return complain(fmt.Sprintf("unknown command %q", args[0]))
 	}
-	if args[0] == "capture" || args[0] == "restore" || args[0] == "verify" {
+	switch args[0] {
+	case "capture", "restore", "verify", "setup":
 		return command(args)
 	}
 	return command(args[1:])

@@ -15,11 +15,15 @@ type progress struct {
 }
 
 func (p *progress) tell(kind transfer.JobKind, at workspace.Progress) {
+	p.say(fmt.Sprintf("%s: %d files, %.1f MB", kind, at.Files, float64(at.Bytes)/1e6))
+}
+
+func (p *progress) say(text string) {
 	if !p.show {
 		return
 	}
 	p.some = true
-	fmt.Fprintf(os.Stderr, "\r\x1b[K%s: %d files, %.1f MB", kind, at.Files, float64(at.Bytes)/1e6)
+	fmt.Fprintf(os.Stderr, "\r\x1b[K%s", text)
 }
 
 func (p *progress) end() {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -42,11 +43,11 @@ func readJob(in io.Reader) (transfer.Job, error) {
 func checkJob(job transfer.Job) error {
 	at, err := url.Parse(job.URL)
 	switch {
-	case job.Kind != transfer.JobCapture && job.Kind != transfer.JobRestore && job.Kind != transfer.JobVerify:
-		return fmt.Errorf("job: kind %q: want capture, restore or verify", job.Kind)
+	case !slices.Contains([]transfer.JobKind{transfer.JobCapture, transfer.JobRestore, transfer.JobVerify, transfer.JobSetup}, job.Kind):
+		return fmt.Errorf("job: kind %q: want capture, restore, verify or setup", job.Kind)
 	case job.ID == "":
 		return errors.New("job: want an id")
-	case err != nil || at.Host == "" || at.Scheme != "https" && at.Scheme != "http":
+	case job.Kind != transfer.JobSetup && (err != nil || at.Host == "" || at.Scheme != "https" && at.Scheme != "http"):
 		return errors.New("job: url: want an http or https URL")
 	case job.Token == "":
 		return errors.New("job: want a token")
@@ -54,6 +55,10 @@ func checkJob(job transfer.Job) error {
 		return fmt.Errorf("job: dir %q: want a clean absolute path, or none", job.Dir)
 	case job.DeadlineSeconds < 0 || job.MaxBytes < 0 || job.Sample < 0:
 		return errors.New("job: want limits of 0 or more")
+	}
+	if job.Kind == transfer.JobSetup {
+		_, err = planOf(job)
+		return err
 	}
 	_, err = policyOf(job)
 	return err
@@ -215,27 +220,42 @@ func status(args []string) int {
 	dir := flags.String("claims", claimsDir(), "")
 	kind := flags.String("kind", string(transfer.JobCapture), "")
 	id := flags.String("id", "", "")
-	if flags.Parse(args) != nil || flags.NArg() > 0 || *id == "" {
-		return complain("status: want -id ID [-kind KIND] [-claims DIR]")
+	wait := flags.Int("wait", 0, "")
+	if flags.Parse(args) != nil || flags.NArg() > 0 || *id == "" || *wait < 0 {
+		return complain("status: want -id ID [-kind KIND] [-claims DIR] [-wait SECONDS]")
 	}
 	path, err := claimPath(*dir, transfer.JobKind(*kind), *id)
 	if err != nil {
 		return complain(err.Error())
 	}
 	c := claim{dir: path}
-	state, err := c.read()
+	state, err := c.look()
+	for end := time.Now().Add(time.Duration(*wait) * time.Second); err == nil && state.State == stateWorking && time.Now().Before(end); {
+		time.Sleep(statusEvery)
+		state, err = c.look()
+	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "sandkeeper-agent: read state of %s %s: %v\n", *kind, *id, err)
 		return exitFailed
 	}
-	if state.State == stateWorking && c.abandoned() {
-		// It may have ended properly between the two looks.
-		if state, err = c.read(); err == nil && state.State == stateWorking {
-			state.State, state.Code = stateFailed, codeAbandoned
-		}
-	}
 	state.line()
 	return exitDone
+}
+
+// statusEvery is how often a status that waits looks.
+const statusEvery = 100 * time.Millisecond
+
+// look reads how far the job is. One whose worker is gone has failed.
+func (c claim) look() (State, error) {
+	state, err := c.read()
+	if err != nil || state.State != stateWorking || !c.abandoned() {
+		return state, err
+	}
+	// It may have ended properly between the two looks.
+	if state, err = c.read(); err == nil && state.State == stateWorking {
+		state.State, state.Code = stateFailed, codeAbandoned
+	}
+	return state, err
 }
 
 // abandoned tells that nobody holds the claim.

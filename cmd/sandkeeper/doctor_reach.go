@@ -33,7 +33,7 @@ type need struct {
 
 // arns are the names by which IAM knows the installation's things.
 type arns struct {
-	runs, sandboxes, checkpoints, bucket, jobs, shards, probe, checkpoint, cluster, task string
+	runs, sandboxes, checkpoints, bucket, jobs, shards, reap, probe, checkpoint, tools, cluster, task string
 }
 
 // needs are what the functions do all the time; one of them missing leaks quietly.
@@ -66,6 +66,10 @@ var needs = []need{
 	{names.Session, []string{"dynamodb:GetItem", "dynamodb:UpdateItem"}, func(a arns) string { return a.checkpoints }, nil},
 	{names.Session, []string{"ecs:DescribeTasks", "ecs:ExecuteCommand"}, func(a arns) string { return a.task }, nil},
 	{names.Session, []string{"lambda:InvokeFunction"}, func(a arns) string { return a.checkpoint }, nil},
+	{names.Session, []string{"lambda:GetFunctionUrlConfig"}, func(a arns) string { return a.tools }, nil},
+	{names.Tools, []string{"dynamodb:GetItem", "dynamodb:UpdateItem"}, func(a arns) string { return a.runs }, nil},
+	{names.Tools, []string{"s3:PutObject", "s3:PutObjectTagging"}, func(a arns) string { return a.bucket + "/t/" + names.SpoolPrefix + "/r/piece" }, nil},
+	{names.Tools, []string{"lambda:InvokeFunction"}, func(a arns) string { return a.reap }, nil},
 	{names.Session, []string{"sqs:SendMessage"}, func(a arns) string { return a.jobs }, nil},
 }
 
@@ -159,7 +163,9 @@ func (d *doctor) arns(ctx context.Context) (arns, error) {
 		}
 		*to = answer.Attributes[string(sqstypes.QueueAttributeNameQueueArn)]
 	}
-	for output, to := range map[names.Output]*string{names.OutProbeFunction: &a.probe, names.OutCheckpoint: &a.checkpoint} {
+	for output, to := range map[names.Output]*string{
+		names.OutReapFunction: &a.reap, names.OutProbeFunction: &a.probe, names.OutCheckpoint: &a.checkpoint, names.OutTools: &a.tools,
+	} {
 		c, err := d.in.lambda.GetFunctionConfiguration(ctx, &lambda.GetFunctionConfigurationInput{FunctionName: new(d.in.out[output])})
 		if err != nil {
 			return arns{}, err

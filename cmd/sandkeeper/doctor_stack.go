@@ -190,7 +190,7 @@ func functionOf(f names.Function) names.Output {
 var timeouts = map[names.Function]time.Duration{
 	names.Reap: core.DefaultLimits.SweepTimeout, names.Probe: core.DefaultLimits.ProbeTimeout,
 	names.Reclaim: core.DefaultLimits.ReclaimTimeout, names.Checkpoint: core.DefaultLimits.CheckpointTimeout,
-	names.Session: core.SessionTimeout,
+	names.Session: core.SessionTimeout, names.Tools: core.ToolsTimeout,
 }
 
 // functions compares the deployed functions with this version.

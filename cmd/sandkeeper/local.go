@@ -19,6 +19,8 @@ type localCommand struct {
 	Dir            string   `type:"path" help:"Directory for the tasks' files, in tasks, which must not be there; a new one otherwise."`
 	Account        string   `default:"000000000000" help:"Account in ARNs."`
 	Cluster        []string `help:"Clusters that exist; without any, every name does."`
+	Driver         string   `enum:"process,docker" default:"process" help:"What a task is (process, docker): processes of this machine, or containers of its Docker engine."`
+	Image          string   `help:"With docker: image in place of one that the engine does not have; none is pulled."`
 	Isolation      string   `enum:",namespaces,user-namespaces,directory" default:"" help:"What separates tasks (namespaces, user-namespaces, directory); the best that works otherwise."`
 	Visible        []string `type:"path" help:"Paths below /tmp that tasks see although they have their own /tmp."`
 	EventsEndpoint string   `placeholder:"URL" help:"Loopback EventBridge endpoint that gets task state changes as source local.ecs."`
@@ -30,7 +32,8 @@ type localCommand struct {
 // localReady is the line on stdout that says where local Fargate is.
 type localReady struct {
 	Endpoint  string        `json:"endpoint"`
-	Isolation box.Isolation `json:"isolation"`
+	Driver    string        `json:"driver"`
+	Isolation box.Isolation `json:"isolation,omitempty"`
 	PID       int           `json:"pid"`
 }
 
@@ -39,7 +42,7 @@ func (c *localCommand) Run(ctx context.Context, g *globals) error {
 	region := cmp.Or(g.Region, engine.Region)
 	opts := localfargate.Options{
 		Addr: c.Addr, Dir: c.Dir, Region: region, Account: c.Account, Clusters: c.Cluster,
-		Isolation: box.Isolation(c.Isolation), Visible: c.Visible,
+		Driver: localfargate.Driver(c.Driver), Image: c.Image, Isolation: box.Isolation(c.Isolation), Visible: c.Visible,
 		Throttle: localfargate.Throttle{Off: c.Unthrottled},
 		Log:      slog.New(slog.NewJSONHandler(os.Stderr, nil)),
 	}
@@ -61,7 +64,7 @@ func (c *localCommand) Run(ctx context.Context, g *globals) error {
 	if err := server.Start(); err != nil {
 		return err
 	}
-	ready := localReady{Endpoint: server.URL(), Isolation: server.Isolation(), PID: os.Getpid()}
+	ready := localReady{Endpoint: server.URL(), Driver: c.Driver, Isolation: server.Isolation(), PID: os.Getpid()}
 	if err := json.NewEncoder(os.Stdout).Encode(ready); err != nil {
 		return fmt.Errorf("write endpoint: %w", err)
 	}

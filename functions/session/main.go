@@ -12,8 +12,11 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
 	awslambda "github.com/aws/aws-sdk-go-v2/service/lambda"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/ssm"
 
+	"github.com/sandkeeper/sandkeeper/internal/awssecrets"
 	"github.com/sandkeeper/sandkeeper/internal/boot"
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/ddb"
@@ -21,6 +24,7 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/ecsexec"
 	"github.com/sandkeeper/sandkeeper/internal/ecstask"
 	"github.com/sandkeeper/sandkeeper/internal/lambdacheckpoint"
+	"github.com/sandkeeper/sandkeeper/internal/lambdafn"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 	"github.com/sandkeeper/sandkeeper/internal/s3blob"
 	"github.com/sandkeeper/sandkeeper/internal/sqsout"
@@ -43,6 +47,7 @@ func session(b *boot.Boot) *core.Session {
 	transactions := ddb.NewTransactions(db, b.Get(names.RunsTable), b.Get(names.SandboxesTable))
 	tasks := &ecstask.Tasks{ECS: ecs.NewFromConfig(b.AWS)}
 	exec := ecsexec.New(b.AWS)
+	functions, hosts := awslambda.NewFromConfig(b.AWS), lambdafn.Allowed(b.Get(names.HostFunctions))
 	blobs := s3blob.NewObjects(s3.NewFromConfig(b.AWS), b.Get(names.LogBucket))
 	return &core.Session{
 		Launcher: &core.Launcher{
@@ -58,8 +63,11 @@ func session(b *boot.Boot) *core.Session {
 		Spool:  blobs,
 		Prober: &core.JournalProber{Exec: exec, Sandboxes: boxes, Format: core.DefaultJournal, Limits: limits},
 		Keeper: lambdacheckpoint.Keeper{Caller: &lambdacheckpoint.Caller{
-			Lambda: awslambda.NewFromConfig(b.AWS), Function: b.Get(names.CheckpointFunction), Timeout: limits.CaptureCall,
+			Lambda: functions, Function: b.Get(names.CheckpointFunction), Timeout: limits.CaptureCall,
 		}},
+		Functions: &lambdafn.Functions{Lambda: functions, Allowed: hosts}, HostFunctions: hosts,
+		ToolsURL:   &lambdacheckpoint.Address{Lambda: functions, Function: b.Get(names.ToolsFunction), Dial: b.AWS.BaseEndpoint},
+		Secrets:    &awssecrets.Values{Secrets: secretsmanager.NewFromConfig(b.AWS), Parameters: ssm.NewFromConfig(b.AWS)},
 		Checkpoint: core.CheckpointFinished, Provider: ecstask.Provider, Cluster: b.Get(names.Cluster), Logger: b.Log,
 	}
 }

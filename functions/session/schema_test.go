@@ -54,6 +54,9 @@ func (s *schemas) schema(t reflect.Type) map[string]any {
 		return map[string]any{"type": "object", "additionalProperties": s.schema(t.Elem())}
 	case reflect.Struct:
 		s.define(t)
+		if t == reflect.TypeFor[core.SecretPlan]() {
+			return map[string]any{"oneOf": []any{map[string]any{"type": "string"}, map[string]any{"$ref": "#/$defs/" + t.Name()}}}
+		}
 		return map[string]any{"$ref": "#/$defs/" + t.Name()}
 	}
 	panic(fmt.Sprintf("no schema for %s", t))
@@ -172,8 +175,11 @@ func texts[T ~string](values ...T) []string {
 func schemaOf(t *testing.T) map[string]any {
 	s := &schemas{defs: map[string]any{}, comments: readComments(t), enums: map[string][]string{
 		"Status": texts(core.Statuses...), "StartState": texts(core.Provisioning, core.Ready), "FinishState": texts(core.Finishing, core.Finished),
-		"Ensured": texts(core.EnsuredCreated, core.EnsuredResumed), "Reuse": texts(core.ReuseDefault, core.ReuseThread, core.ReuseNone),
+		"Ensured": texts(core.EnsuredCreated, core.EnsuredResumed, core.EnsuredNative), "Reuse": texts(core.ReuseDefault, core.ReuseThread, core.ReuseNone),
 		"OnLapse": {"", "detach", "cancel"}, "CheckpointPolicy": texts(core.CheckpointPolicies...),
+		"PackageManager": texts(core.PackageManagers...), "SnapshotPolicy": texts(core.SnapshotPolicies...),
+		"Verdict":            texts(core.VerdictDefault, core.VerdictAllow, core.VerdictDeny),
+		"ConversationSource": texts(core.ConversationDefault, core.ConversationHost, core.ConversationNone),
 	}}
 	calls, answers := map[string]any{}, map[string]any{}
 	for name, op := range operations {

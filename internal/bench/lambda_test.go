@@ -124,7 +124,7 @@ func given(key names.Key, aws string) string {
 const nowhere = "http://127.0.0.1:1"
 
 // malformed are events that a function answers with an error before any call.
-var malformed = map[names.Function]string{names.Reap: `[]`, names.Probe: `{}`, names.Reclaim: `{}`, names.Checkpoint: `[]`, names.Session: `{}`}
+var malformed = map[names.Function]string{names.Reap: `[]`, names.Probe: `{}`, names.Reclaim: `{}`, names.Checkpoint: `[]`, names.Session: `{}`, names.Tools: `{}`}
 
 // coldStart takes the time from a process's start until it has answered its first
 // event, and the size of what is uploaded.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"path"
 	"regexp"
 	"slices"
 	"time"
@@ -33,7 +32,18 @@ type Definition struct {
 	// Checkpoint says which ends of runs store the workspace; empty: the installation's.
 	Checkpoint CheckpointPolicy `json:"checkpoint,omitempty"`
 	Capture    CapturePlan      `json:"capture,omitzero"`
-	Secrets    []string         `json:"secrets,omitempty"` // names, redacted from checkpoints
+	// Secrets are what the agent and the set-up find in their environment, by name. They
+	// are redacted from checkpoints.
+	Secrets    []SecretPlan   `json:"secrets,omitempty"`
+	Policy     PolicyPlan     `json:"policy,omitzero"`
+	Hooks      HookPlan       `json:"hooks,omitzero"`
+	FileEvents FileEventsPlan `json:"fileEvents,omitzero"`
+	Tools      []ToolPlan     `json:"tools,omitempty"` // that its agents may call
+	// IdleTTLSeconds is how long a sandbox is kept warm between two turns; zero: the
+	// installation's time.
+	IdleTTLSeconds int64 `json:"idleTtlSeconds,omitempty"`
+	// Snapshots says when a provider that can takes a native snapshot of a sandbox.
+	Snapshots SnapshotPolicy `json:"snapshots,omitempty"`
 }
 
 // TaskTemplate is the task that a sandbox is.
@@ -45,11 +55,6 @@ type TaskTemplate struct {
 	SecurityGroups []string          `json:"securityGroups,omitempty"`
 	AssignPublicIP bool              `json:"assignPublicIp,omitempty"`
 	Tags           map[string]string `json:"tags,omitempty"`
-}
-
-// WorkspacePlan is where the agent works.
-type WorkspacePlan struct {
-	Root string `json:"root,omitempty"` // absolute; empty: as [WorkspaceVariable] says
 }
 
 // CapturePlan says what of the workspace a checkpoint holds.
@@ -77,10 +82,10 @@ type Definitions interface {
 
 // The limits of a definition.
 const (
-	maxDefinition = 64 << 10 // bytes as JSON
-	maxCapture    = 4 << 10  // bytes of a capture's policy: it stands in every record
-	maxNames      = 50       // of subnets, groups, tags and secrets, each
-	maxText       = 512      // bytes of a name that AWS gives
+	maxDefinition = 256 << 10 // bytes as JSON
+	maxCapture    = 4 << 10   // bytes of a capture's policy: it stands in every record
+	maxNames      = 50        // of subnets, groups, tags and secrets, each
+	maxText       = 512       // bytes of a name that AWS gives
 	maxSeconds    = int64(366 * 24 * time.Hour / time.Second)
 )
 
@@ -105,7 +110,10 @@ func ParseDefinition(data []byte) (Definition, error) {
 // Validate reports the first member that is not as expected, as an [*InvalidError] with
 // the code invalid-definition.
 func (d Definition) Validate() error {
-	if err := cmp.Or(d.checkNames(), d.Task.check(), d.checkLives(), d.checkChoices()); err != nil {
+	if err := cmp.Or(
+		d.checkNames(), d.Task.check(), d.checkLives(), d.checkChoices(), d.checkSecrets(), d.checkTools(),
+		d.Workspace.check(d.secretNames()), d.Policy.check(), d.Hooks.check(), d.FileEvents.check(), d.checkSize(),
+	); err != nil {
 		return invalid("invalid-definition", "%v", err)
 	}
 	return nil
@@ -117,19 +125,17 @@ func (d Definition) checkNames() error {
 		return fmt.Errorf("name: want %s, got %.120q", definitionName, d.Name)
 	case d.Version < 1:
 		return fmt.Errorf("version: want 1 or more, got %d", d.Version)
-	case len(d.Secrets) > maxNames:
-		return fmt.Errorf("secrets: want at most %d, got %d", maxNames, len(d.Secrets))
-	}
-	for _, name := range d.Secrets {
-		if !secretName.MatchString(name) {
-			return fmt.Errorf("secrets: want names of variables, got %.140q", name)
-		}
-	}
-	root := cmp.Or(d.Workspace.Root, "/")
-	if !path.IsAbs(root) || path.Clean(root) != root || len(root) > maxText {
-		return fmt.Errorf("workspace.root: want a clean absolute path, got %.140q", root)
 	}
 	return nil
+}
+
+// checkSize bounds a definition as a whole, whoever brings it.
+func (d Definition) checkSize() error {
+	text, err := json.Marshal(d)
+	if err == nil && len(text) > maxDefinition {
+		return fmt.Errorf("want at most %d bytes, got %d", maxDefinition, len(text))
+	}
+	return err
 }
 
 func (t TaskTemplate) check() error {
@@ -150,7 +156,7 @@ func (t TaskTemplate) check() error {
 }
 
 func (d Definition) checkLives() error {
-	for name, n := range map[string]int64{"maxAgeSeconds": d.MaxAgeSeconds, "runTtlSeconds": d.RunTTLSeconds, "pauseTtlSeconds": d.PauseTTLSeconds, "capture.deadlineSeconds": d.Capture.DeadlineSeconds} {
+	for name, n := range map[string]int64{"maxAgeSeconds": d.MaxAgeSeconds, "runTtlSeconds": d.RunTTLSeconds, "pauseTtlSeconds": d.PauseTTLSeconds, "idleTtlSeconds": d.IdleTTLSeconds, "capture.deadlineSeconds": d.Capture.DeadlineSeconds} {
 		if n < 0 || n > maxSeconds {
 			return fmt.Errorf("%s: want 0 to %d, got %d", name, maxSeconds, n)
 		}
@@ -170,6 +176,8 @@ func (d Definition) checkChoices() error {
 		return fmt.Errorf("reuse: want thread or none, got %.80q", d.Reuse)
 	case !slices.Contains([]OnLapse{LapseDetaches, "detach", LapseCancels}, d.OnLapse):
 		return fmt.Errorf("onLapse: want detach or cancel, got %.80q", d.OnLapse)
+	case !slices.Contains(SnapshotPolicies, d.Snapshots):
+		return fmt.Errorf("snapshots: want none, after-setup or after-run, got %.80q", d.Snapshots)
 	}
 	return d.checkPolicy()
 }
@@ -225,7 +233,7 @@ func (d Definition) reclaims() ReclaimKind {
 // options are what a capture or restore of the workspace is told.
 func (d Definition) options() JobOptions {
 	return JobOptions{
-		Dir: d.Workspace.Root, Policy: d.Capture.Policy, Secrets: d.Secrets, DeadlineSeconds: d.Capture.DeadlineSeconds, MaxBytes: d.Capture.MaxBytes,
+		Dir: d.Workspace.Root, Policy: d.Capture.Policy, Secrets: d.secretNames(), DeadlineSeconds: d.Capture.DeadlineSeconds, MaxBytes: d.Capture.MaxBytes,
 	}
 }
 

@@ -3,6 +3,7 @@ package core
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -44,36 +45,72 @@ func AppendJournalAnswer(dst []byte, header []string, sections ...[]byte) []byte
 	return append(dst, answerTrailer...)
 }
 
+// line is the job that the agent binary reads.
+func (s JournalStart) line() ([]byte, error) {
+	job := struct {
+		Run        RunID             `json:"run"`
+		Nonce      string            `json:"nonce"`
+		Argv       []string          `json:"argv,omitempty"`
+		Shell      string            `json:"shell,omitempty"`
+		Dir        string            `json:"dir,omitempty"`
+		InputBytes *int64            `json:"inputBytes,omitempty"`
+		Env        map[string]string `json:"env,omitempty"`
+		Side       *Side             `json:"side,omitempty"`
+	}{Run: s.Run, Nonce: s.Nonce, Argv: s.Argv, Shell: s.Shell, Dir: s.Dir, Env: s.Env, Side: s.Side}
+	if s.Input {
+		job.InputBytes = &s.InputBytes
+	}
+	line, err := json.Marshal(job)
+	if err != nil {
+		return nil, fmt.Errorf("compose start of run %s: %w", s.Run, err)
+	}
+	return line, nil
+}
+
+// Stdin is what the script of [JournalFormat.ProgramStartScript] must read, input being
+// the agent's own stdin: where s has what no script may hold, its line comes first. Nil:
+// nothing.
+func (s JournalStart) Stdin(input []byte) ([]byte, error) {
+	if !s.private() {
+		return input, nil
+	}
+	line, err := s.line()
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(line, []byte("\n"), input), nil
+}
+
 // ProgramStartScript composes a start script that hands the run to the sandbox's agent
 // binary, whose wrapper passes SIGTERM on, ends what an agent leaves behind and puts the
 // journal on the disk; where there is no such binary, or none that runs, it is
-// [JournalFormat.StartScript]. The answers are the same.
+// [JournalFormat.StartScript]. The answers are the same. Its stdin is what
+// [JournalStart.Stdin] says. What only the binary can do is refused without it, as
+// [ReasonAgentMissing].
 func (f JournalFormat) ProgramStartScript(s JournalStart) (string, error) {
 	script, err := f.StartScript(s)
 	if err != nil {
 		return "", err
 	}
-	job := struct {
-		Run        RunID    `json:"run"`
-		Nonce      string   `json:"nonce"`
-		Argv       []string `json:"argv,omitempty"`
-		Shell      string   `json:"shell,omitempty"`
-		Dir        string   `json:"dir,omitempty"`
-		InputBytes *int64   `json:"inputBytes,omitempty"`
-	}{Run: s.Run, Nonce: s.Nonce, Argv: s.Argv, Shell: s.Shell, Dir: s.Dir}
-	input := ":"
-	if s.Input {
-		job.InputBytes, input = &s.InputBytes, "cat"
-	}
-	line, err := json.Marshal(job)
-	if err != nil {
-		return "", fmt.Errorf("compose start script for run %s: %w", s.Run, err)
+	feed := "cat |" // the line comes before the input
+	if s.private() {
+		script = "IFS= read -r line\n" + script // not for a shell: only what makes things faster
+	} else {
+		line, err := s.line()
+		if err != nil {
+			return "", err
+		}
+		input := ":"
+		if s.Input {
+			input = "cat"
+		}
+		feed = "{ printf '%s\n' " + quoteShell(string(line)) + "; " + input + "; } |"
 	}
 	// What the search leaves behind must not be in the agent's environment: it runs in a
 	// shell of its own.
 	return "a=$(" + findAgent + `case $a in /*) [ -f "$a" ] && [ -x "$a" ] && "$a" version >/dev/null 2>&1 </dev/null && echo "$a" ;; esac)
 if [ -n "$a" ]; then
-  { printf '%s\n' ` + quoteShell(string(line)) + "; " + input + `; } | "$a" run
+  ` + feed + ` "$a" run
   exit
 fi
 ` + script, nil

@@ -19,7 +19,17 @@ type JournalStart struct {
 	// stdin. Otherwise the agent reads from /dev/null.
 	Input      bool
 	InputBytes int64
+	// Env is added to the agent's environment. Its values are secrets: they travel with
+	// the input, never in the script. Side goes on beside the agent.
+	Env  map[string]string
+	Side *Side
 }
+
+// NeedsAgent reports whether only the sandbox's agent binary can begin it.
+func (s JournalStart) NeedsAgent() bool { return len(s.Env) > 0 || s.Side.NeedsAgent() }
+
+// private reports whether what s says must not stand in a script.
+func (s JournalStart) private() bool { return len(s.Env) > 0 || s.Side != nil }
 
 // JournalStarted is the answer of a start script.
 type JournalStarted struct {
@@ -44,6 +54,9 @@ func (f JournalFormat) StartScript(s JournalStart) (string, error) {
 	}
 	if err := s.check(); err != nil {
 		return "", fmt.Errorf("compose start script for run %s: %w", s.Run, err)
+	}
+	if s.NeedsAgent() {
+		return boundedScript(10, shellAnswer+"refuse "+ReasonAgentMissing+" configuration\n"), nil
 	}
 	input := int64(-1)
 	if s.Input {
@@ -73,7 +86,7 @@ func (s JournalStart) check() error {
 	if len(s.Argv) > 0 && (s.Argv[0] == "" || s.Argv[0][0] == '-' || strings.Contains(s.Argv[0], "=")) {
 		return fmt.Errorf("command %q: want a program's name or path", s.Argv[0])
 	}
-	return nil
+	return s.checkEnv()
 }
 
 // launch is how the agent's own shell becomes the agent.
@@ -95,6 +108,19 @@ func (f JournalFormat) mustToken(run RunID) string {
 		panic(err) // composing the variables has refused such a run already
 	}
 	return token
+}
+
+// checkEnv refuses what cannot be in an environment, and what is Sandkeeper's own.
+func (s JournalStart) checkEnv() error {
+	for name, value := range s.Env {
+		switch {
+		case !secretName.MatchString(name) || strings.HasPrefix(name, reserved):
+			return fmt.Errorf("environment: want names of variables that do not begin with %s, got %.140q", reserved, name)
+		case strings.ContainsRune(value, 0):
+			return fmt.Errorf("environment: %s: want no NUL byte", name)
+		}
+	}
+	return nil
 }
 
 // close is the end of the wrapper: one write, so that nothing can come between

@@ -41,6 +41,12 @@ type RunRequest struct {
 
 	PauseSeconds int64       // how long it may stay paused; zero: the installation's time
 	Capture      *JobOptions // what a checkpoint of its workspace is told
+
+	Tools       []ToolBinding
+	Watched     bool
+	Hooks       HookPlan
+	Snapshots   SnapshotPolicy
+	IdleSeconds int64
 }
 
 // Launch errors that a host handles by waiting or by choosing another thread.
@@ -86,6 +92,7 @@ func (l *Launcher) record(q RunRequest) (Run, error) {
 		Row: RowLapse, DueAt: until, AttachedUntil: until, Epoch: 1, ClaimNonce: q.HostNonce,
 		Nonce: NewJournalNonce(), TTLSeconds: q.TTLSeconds, Reclaim: q.Reclaim, OnLapse: q.OnLapse,
 		CheckpointPolicy: q.Checkpoint, PauseSeconds: q.PauseSeconds, Capture: q.Capture,
+		Tools: q.Tools, Watched: q.Watched, Hooks: q.Hooks, Snapshots: q.Snapshots, IdleSeconds: q.IdleSeconds,
 	}, nil
 }
 
@@ -332,6 +339,9 @@ type JournalStarter struct {
 func (s JournalStarter) StartAgent(ctx context.Context, target ExecTarget, agent JournalStart, input []byte) (JournalStarted, error) {
 	script, err := s.Format.ProgramStartScript(agent)
 	if err != nil {
+		return JournalStarted{}, err
+	}
+	if input, err = agent.Stdin(input); err != nil {
 		return JournalStarted{}, err
 	}
 	out, err := s.Exec.Exec(ctx, target, script, input)

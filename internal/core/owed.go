@@ -39,7 +39,7 @@ func (r Run) idle() bool {
 	if r.Ending == nil {
 		return false
 	}
-	return r.Ending.Reason == EndNeverStarted || r.Ending.Reason == EndFailed && r.Start.AskedAt == 0
+	return r.Ending.Reason == EndNeverStarted || r.Start.AskedAt == 0 && (r.Start.Hosted || r.Ending.Reason == EndFailed)
 }
 
 // CheckpointState says how the checkpoint stands that a run's end owes.

@@ -1,10 +1,12 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 )
@@ -139,6 +141,8 @@ type Reclaimer struct {
 	Checkpoints  Checkpointer
 	Threads      Threads   // nil: no thread is kept, and no lease taken
 	Announcer    Announcer // nil: nobody is told
+	Functions    Functions // nil: no hook is told
+	Logger       *slog.Logger
 	OnFailure    OnFailure
 	Provider     string // whose sandboxes this installation may touch
 	Limits       Limits
@@ -416,7 +420,7 @@ func (c *Reclaimer) later(ctx context.Context, a attempt, outcome ReclaimOutcome
 // idle keeps the sandbox warm. A hold of its run stays with it.
 func (c *Reclaimer) idle(ctx context.Context, a attempt) (ReclaimOutcome, error) {
 	now := MillisOf(time.Now())
-	t := MarkIdle{Instance: a.job.Instance, By: a.by, Since: now, DueAt: now.Add(c.Limits.IdleTTL), Hold: a.run.Hold.Until}
+	t := MarkIdle{Instance: a.job.Instance, By: a.by, Since: now, DueAt: now.Add(seconds(a.run.IdleSeconds, c.Limits.IdleTTL)), Hold: a.run.Hold.Until}
 	if _, err := c.Sandboxes.UpdateSandbox(ctx, a.job.Key, t); err != nil {
 		return refusedOr(err, ReclaimInUse)
 	}
@@ -496,6 +500,21 @@ func (c *Reclaimer) stopTask(ctx context.Context, row LedgerRow) (Task, error) {
 	return c.Stopper.Stop(ctx, row.Cluster, row.TaskARN, "sandkeeper: "+row.Why)
 }
 
+// tellDestroyed tells the definition's hook that a task has ended: before its row is
+// closed, for nobody comes back to a closed one. The run that the task was launched for
+// knows the hook, as does every later one of the same sandbox.
+func (c *Reclaimer) tellDestroyed(ctx context.Context, job ReclaimJob, row LedgerRow, task Task) {
+	if c.Functions == nil {
+		return
+	}
+	r, err := c.Runs.Run(ctx, RunKey{Tenant: row.Tenant, Run: cmp.Or(job.Run, row.Run)})
+	if err != nil {
+		return // without its record there is no hook
+	}
+	detail := DestroyedDetail{row.Instance, row.TaskARN, cmp.Or(row.Why, describe(task))}
+	tellHook(ctx, c.Functions, r.Hooks.Destroyed, HookDestroyed, r, detail, c.Logger)
+}
+
 // stopped closes the row if ECS says that the task is gone, and takes the mark off
 // once it is at least on its way. A task that ECS does not know is believed gone
 // only after a while.
@@ -504,6 +523,7 @@ func (c *Reclaimer) stopped(ctx context.Context, job ReclaimJob, row LedgerRow, 
 	missing := task.Life == TaskMissing
 	since := row.missingSince(now, c.Limits)
 	if task.Life == TaskGone || missing && now >= since.Add(c.Limits.MissingGrace) {
+		c.tellDestroyed(ctx, job, row, task)
 		t := CloseRow{From: LedgerStopping, Why: describe(task), Now: now, TaskARN: row.TaskARN}
 		if _, err := c.Ledger.UpdateRow(ctx, row.Instance, t); err != nil && !Refused(err) {
 			return ReclaimDestroyFailed, err

@@ -166,6 +166,20 @@ type Run struct {
 	Capture          *JobOptions   // what a checkpoint of its workspace is told; nil: nothing
 	Checkpoint       RunCheckpoint // what its end owed of its workspace, and what became of it
 
+	// Tools are what the run's agent may call; Bearers are the hex SHA-256 of what it may
+	// say that it is the run's agent with, the newest last, at most [MaxBearers].
+	Tools   []ToolBinding
+	Bearers []string
+	// Files is the record of what the run's agent changed, once it is saved. Watched says
+	// that there is one to be saved.
+	Files   *RunFiles
+	Watched bool
+
+	// What the sandbox's end needs to know of the definition.
+	Hooks       HookPlan
+	Snapshots   SnapshotPolicy
+	IdleSeconds int64 // how long the sandbox is kept warm; zero: the installation's time
+
 	ReclaimSince    Millis
 	ReclaimAttempts int
 	ReclaimOutcome  ReclaimOutcome
@@ -177,6 +191,25 @@ type Run struct {
 	TaskStoppedAt Millis // hint
 	ExitedAt      Millis // hint
 }
+
+// ToolBinding is a tool that a run may call, and the function behind it.
+type ToolBinding struct {
+	Name           string `json:"name"`
+	Function       string `json:"function"`
+	TimeoutSeconds int64  `json:"timeoutSeconds,omitempty"` // zero: the installation's
+}
+
+// RunFiles is where the record of a run's changes of files is kept: one object.
+type RunFiles struct {
+	Key     string
+	Version string
+	Bytes   int64
+	SHA256  string // hex
+}
+
+// MaxBearers is how many bearers of one run are good at once: as many attempts at starting
+// its agent may be in doubt.
+const MaxBearers = 8
 
 // OnLapse is what becomes of a run whose host stopped renewing.
 type OnLapse string

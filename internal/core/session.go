@@ -23,6 +23,11 @@ type Session struct {
 	Keeper      ThreadKeeper  // nil: no checkpoints are kept
 	Definitions Definitions   // nil: only those that requests bring
 	History     ThreadHistory // nil: runs are not listed
+	Functions   Functions     // nil: no hook is told
+	Secrets     Secrets       // nil: no secret has a value of its own
+	ToolsURL    AgentURL      // where agents reach the tools function; nil: there is none
+	// HostFunctions are the functions that definitions may name as tools and hooks.
+	HostFunctions []string
 	// Checkpoint says which ends of runs store the workspace where neither run nor
 	// definition says.
 	Checkpoint CheckpointPolicy

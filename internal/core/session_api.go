@@ -3,6 +3,7 @@ package core
 import (
 	"cmp"
 	"errors"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -19,6 +20,11 @@ type StartRequest struct {
 	// Definition is given, or the name of one that the installation keeps.
 	Definition     *Definition `json:"definition,omitempty"`
 	DefinitionName string      `json:"definitionName,omitempty"`
+	// Tools are the definition's tools that the run's agent may call; absent: all.
+	Tools []string `json:"tools,omitzero"`
+	// Conversation says who keeps the thread's conversation: the host, which hands it in
+	// with finish or by the checkpoint function, or none. Without one no workspace is kept.
+	Conversation ConversationSource `json:"conversation,omitempty"`
 	// Parent is the paused run that this one goes on for, in the same sandbox.
 	Parent RunID     `json:"parent,omitempty"`
 	Agent  AgentPlan `json:"agent"`
@@ -31,6 +37,16 @@ type AgentPlan struct {
 	Dir   string   `json:"dir,omitempty"`   // absolute; empty: the container's
 	Input *string  `json:"input,omitempty"` // its stdin; it is in no record, argument or log
 }
+
+// ConversationSource is who keeps a thread's conversation.
+type ConversationSource string
+
+// By default the host keeps it.
+const (
+	ConversationDefault ConversationSource = "" // host
+	ConversationHost    ConversationSource = "host"
+	ConversationNone    ConversationSource = "none"
+)
 
 // HostRequest is for what only the host of a run may ask: renew, detach, interrupt.
 type HostRequest struct {
@@ -91,11 +107,12 @@ const (
 // Ensured is how a run came to its sandbox.
 type Ensured string
 
-// A sandbox was made for the run, or was there. A checkpoint is brought back into one
-// that was made, only.
+// A sandbox was made for the run, from its definition or from a native snapshot, or was
+// there. A checkpoint is brought back into one that was made, only.
 const (
 	EnsuredCreated Ensured = "created"
 	EnsuredResumed Ensured = "resumed"
+	EnsuredNative  Ensured = "native-restored"
 )
 
 // StartReport is the answer of start.
@@ -212,6 +229,10 @@ func (q StartRequest) check() error {
 	switch {
 	case err != nil:
 		return err
+	case !slices.Contains([]ConversationSource{ConversationDefault, ConversationHost, ConversationNone}, q.Conversation):
+		return invalid("bad-request", "conversation: want host or none, got %.80q", q.Conversation)
+	case len(q.Tools) > maxTools:
+		return invalid("bad-request", "tools: want at most %d, got %d", maxTools, len(q.Tools))
 	case q.Parent == q.Run:
 		return invalid("invalid-id", "parent: want another run than the one that begins")
 	case (q.Definition == nil) == (q.DefinitionName == ""):

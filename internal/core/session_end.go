@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // ender is a sweep that ends one run: what sweeps do with a run that has to end, a host
@@ -62,7 +63,11 @@ func (s *Session) Fail(ctx context.Context, q FailRequest) (EndReport, error) {
 	case r.Status.Terminal():
 		return EndReport{Ended: true, Run: viewOf(r)}, s.announce(ctx, r)
 	}
-	return s.endOrLeave(ctx, r, EndRun{Reason: EndFailed, Error: new(RunError(q.Error))}, "error")
+	report, err := s.endOrLeave(ctx, r, EndRun{Reason: EndFailed, Error: new(RunError(q.Error))}, "error")
+	if err == nil && r.Ending == nil {
+		tellHook(ctx, s.Functions, r.Hooks.Error, HookError, r, ErrorDetail(q.Error), s.log())
+	}
+	return report, err
 }
 
 // endOrLeave ends a run whose end is recorded. What fails is logged: the next call or a
@@ -90,11 +95,7 @@ func (s *Session) endOrLeave(ctx context.Context, r Run, why EndRun, phase strin
 // an agent from beginning; the agent's end and the last of its journal; terminal status
 // and mark; the message; the lease.
 func (s *Session) end(ctx context.Context, r Run, why EndRun) (Run, error) {
-	why.Epoch, why.Now = r.Epoch, nowMillis()
-	decided, err := s.runs().Update(ctx, r.RunKey, why)
-	if reason := refusalOf(err); reason == "ending" || reason == "sealed" {
-		decided, err = s.runs().Run(ctx, r.RunKey)
-	}
+	decided, err := s.decide(ctx, r, why)
 	switch {
 	case err != nil:
 		return Run{}, err
@@ -117,6 +118,32 @@ func (s *Session) end(ctx context.Context, r Run, why EndRun) (Run, error) {
 	}
 	return s.conclude(ctx, r, finish)
 }
+
+// decide writes that a run ends, or finds that it is decided, or sealed, already. From
+// then on a host that is not heard of keeps a sweep away no longer than its own next call
+// may take.
+func (s *Session) decide(ctx context.Context, r Run, why EndRun) (Run, error) {
+	for range rowTries {
+		why.Epoch, why.Now, why.Row = r.Epoch, nowMillis(), r.Row
+		why.Until = why.Now.Add(min(EndGrace, s.limits().Attachment))
+		decided, err := s.runs().Update(ctx, r.RunKey, why)
+		switch refusalOf(err) {
+		case "ending", "sealed":
+			return s.runs().Run(ctx, r.RunKey)
+		case "row":
+			if decided, err = s.runs().Run(ctx, r.RunKey); err != nil || decided.Epoch != r.Epoch {
+				return decided, err
+			}
+			r = decided
+			continue
+		}
+		return decided, err
+	}
+	return Run{}, refusedRun("end", r.RunKey, "row")
+}
+
+// EndGrace is how long a sweep leaves the end of a run to the host that has decided it.
+const EndGrace = 30 * time.Second
 
 // begun reports whether the agent of a run may have begun.
 func (s *Session) begun(r Run) bool { return r.TaskARN != "" && r.Start.AskedAt != 0 }

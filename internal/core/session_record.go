@@ -1,6 +1,9 @@
 package core
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // EndFailed is the end that the host of a run decided because something failed; what,
 // stands in the record's Error.
@@ -13,6 +16,7 @@ const OwnerRun = "run:"
 // RunStart is what the start of a run has come to. It is kept on the record, so that a
 // start that is asked again goes on, and says the same.
 type RunStart struct {
+	Hosted   bool         // a session's: before AskedAt no agent of it has begun
 	Parent   RunID        // the paused run that this one continues
 	Resumed  bool         // its sandbox was there before it
 	Noted    bool         // what follows is written, up to LostWhy
@@ -22,6 +26,11 @@ type RunStart struct {
 	LostWhy  string
 	AskedAt  Millis // from when on the agent may have begun
 	ReadyAt  Millis // since when it is known to have
+	Native   string // the native snapshot that its sandbox was made from
+	CloneAt  Millis // when the clone was begun
+	SetupAt  Millis // when the set-up was begun
+	SetUp    bool   // it is done
+	HookedAt Millis // when the ready hook had answered
 }
 
 // NoteStart writes how far the start of a run is.
@@ -52,6 +61,66 @@ func (t NoteStart) Apply(r Run) (Run, error) {
 // Landed: under my epoch, the start is mine.
 func (t NoteStart) Landed(r Run) bool { return r.Epoch == t.Epoch && r.Start == t.Start }
 
+// AddBearer writes what a new attempt at starting the run's agent will be known by, before
+// it is made.
+type AddBearer struct {
+	Epoch  int64
+	Was    []string // as read
+	Bearer string   // hex SHA-256
+}
+
+// Name is "add bearer".
+func (AddBearer) Name() string { return "add bearer" }
+
+// Bearers are those after it: the oldest goes where there are too many.
+func (t AddBearer) Bearers() []string {
+	all := append(slices.Clone(t.Was), t.Bearer)
+	return all[max(0, len(all)-MaxBearers):]
+}
+
+// Apply: epoch mine, running, no recorded cancel, not ending, the bearers as read.
+func (t AddBearer) Apply(r Run) (Run, error) {
+	if why := failing(
+		check{r.Status == Running, "not-running"},
+		check{r.Epoch == t.Epoch, "epoch"},
+		check{r.CancelRequested == 0, "cancel-requested"},
+		check{r.Ending == nil, "ending"},
+		check{slices.Equal(r.Bearers, t.Was), "bearers"},
+	); why != "" {
+		return refusal(t, r, why)
+	}
+	r.Bearers = t.Bearers()
+	return r, nil
+}
+
+// Landed: under my epoch it is the newest.
+func (t AddBearer) Landed(r Run) bool {
+	return r.Epoch == t.Epoch && slices.Equal(r.Bearers, t.Bearers())
+}
+
+// NoteFiles writes where the record of a run's changes of files is kept.
+type NoteFiles struct {
+	Epoch int64
+	Files RunFiles
+}
+
+// Name is "note files".
+func (NoteFiles) Name() string { return "note files" }
+
+// Apply: epoch mine, not terminal.
+func (t NoteFiles) Apply(r Run) (Run, error) {
+	if why := driving(r, t.Epoch); why != "" {
+		return refusal(t, r, why)
+	}
+	r.Files = new(t.Files)
+	return r, nil
+}
+
+// Landed: under my epoch it is mine.
+func (t NoteFiles) Landed(r Run) bool {
+	return r.Epoch == t.Epoch && r.Files != nil && *r.Files == t.Files
+}
+
 // EndRun is the final decision of a run's own host to end it: before its agent is
 // touched, so that whoever takes over goes on with the end (I9).
 type EndRun struct {
@@ -59,13 +128,17 @@ type EndRun struct {
 	Reason EndReason
 	Error  *RunError // nil: as the reason says
 	Now    Millis
+	// Until is when a sweep goes on with the end of an attached run whose host is not heard
+	// of any more; Row is the run's as read.
+	Row   Row
+	Until Millis
 }
 
 // Name is "end run".
 func (EndRun) Name() string { return "end run" }
 
-// Apply: epoch mine, not terminal, not sealed, not ending; for a cancel, the recorded
-// cancel.
+// Apply: epoch mine, not terminal, not sealed, not ending, the row as read; for a cancel,
+// the recorded cancel.
 func (t EndRun) Apply(r Run) (Run, error) {
 	why := driving(r, t.Epoch)
 	if why == "" {
@@ -73,12 +146,16 @@ func (t EndRun) Apply(r Run) (Run, error) {
 			check{r.Sealed == nil, "sealed"},
 			check{r.Ending == nil, "ending"},
 			check{t.Reason != EndCancelled || r.CancelRequested != 0, "not-cancelled"},
+			check{r.Row == t.Row, "row"},
 		)
 	}
 	if why != "" {
 		return refusal(t, r, why)
 	}
 	r.Ending, r.Error = &Ending{Reason: t.Reason, At: t.Now}, t.Error
+	if t.Row == RowLapse {
+		r.DueAt, r.AttachedUntil = t.Until, t.Until
+	}
 	return r, nil
 }
 

@@ -15,6 +15,8 @@ type starting struct {
 	key        SandboxKey
 	run        Run
 	thread     Thread // under the lease; zero where no checkpoints are kept
+	tools      []ToolBinding
+	secrets    map[string]string // resolved, once it has come to that
 }
 
 // Start begins a run, or goes on with its start: the record, attached; the writer lease;
@@ -28,7 +30,7 @@ func (s *Session) Start(ctx context.Context, q StartRequest) (StartReport, error
 	if err := s.begin(ctx, st); err != nil {
 		return StartReport{}, err
 	}
-	for _, step := range []func(context.Context, *starting) (string, error){s.write, s.ensure, s.restore, s.startAgent} {
+	for _, step := range []func(context.Context, *starting) (string, error){s.write, s.ensure, s.clone, s.restore, s.setup, s.readyHook, s.startAgent} {
 		if st.run.Start.ReadyAt != 0 {
 			break
 		}
@@ -52,14 +54,21 @@ func (st *starting) report(state StartState, waiting string) StartReport {
 	if r.Start.LostRun != "" {
 		out.Lost = &LostWorkspace{r.Start.LostRun, r.Start.LostWhy}
 	}
-	switch {
-	case r.TaskARN == "":
-	case r.Start.Resumed:
-		out.Ensured = EnsuredResumed
-	default:
-		out.Ensured = EnsuredCreated
-	}
+	out.Ensured = st.ensured()
 	return out
+}
+
+// ensured is how the run came to its sandbox; empty while it has none.
+func (st *starting) ensured() Ensured {
+	switch r := st.run; {
+	case r.TaskARN == "":
+		return ""
+	case r.Start.Resumed:
+		return EnsuredResumed
+	case r.Start.Native != "":
+		return EnsuredNative
+	}
+	return EnsuredCreated
 }
 
 // startError is why a start cannot be gone on with: the run ends.
@@ -78,6 +87,7 @@ func (s *Session) giveUp(ctx context.Context, r Run, failed *startError) error {
 	if _, err := s.end(ctx, r, why); err != nil {
 		s.log().WarnContext(ctx, "end run", "phase", "error", "run", r.RunKey.String(), "err", err)
 	}
+	tellHook(ctx, s.Functions, r.Hooks.Error, HookError, r, ErrorDetail(*why.Error), s.log())
 	return &RefusedError{Op: "start", Record: "run " + r.RunKey.String() + ": " + message, Why: failed.code}
 }
 
@@ -103,9 +113,25 @@ func (s *Session) plan(ctx context.Context, q StartRequest) (*starting, error) {
 		st.definition = d
 	}
 	var err error
+	if st.tools, err = st.definition.bind(q.Tools); err != nil {
+		return nil, err
+	}
+	if err := cmp.Or(s.listed(st.definition), s.converses(st)); err != nil {
+		return nil, err
+	}
 	st.material, err = st.definition.material(s.Provider, ThreadKey{q.Tenant, q.Thread}, q.Run)
 	st.key = st.material.Key()
 	return st, err
+}
+
+// converses refuses to keep a workspace beside a conversation that nobody keeps: a
+// checkpoint must match the conversation that it is of.
+func (s *Session) converses(st *starting) error {
+	policy := cmp.Or(st.definition.Checkpoint, s.Checkpoint)
+	if st.q.Conversation == ConversationNone && s.keeps(Run{CheckpointPolicy: policy}) {
+		return invalid("invalid-definition", "checkpoint %s: want a host that keeps the conversation, or the policy none", policy)
+	}
+	return nil
 }
 
 // begin puts the run's record, or finds it as this host's own and renews it.
@@ -167,7 +193,9 @@ func (s *Session) create(ctx context.Context, st *starting) error {
 		RunKey: st.q.RunKey, Thread: st.q.Thread, HostNonce: st.q.Host, Definition: fmt.Sprintf("%s@%d", d.Name, d.Version),
 		TTLSeconds: d.RunTTLSeconds, Reclaim: d.reclaims(), OnLapse: d.lapse(), Checkpoint: cmp.Or(d.Checkpoint, s.Checkpoint),
 		PauseSeconds: d.PauseTTLSeconds, Capture: d.capture(),
+		Tools: st.tools, Watched: d.FileEvents.Enabled, Hooks: d.Hooks, Snapshots: d.Snapshots, IdleSeconds: d.IdleTTLSeconds,
 	})
+	r.Start.Hosted = true
 	switch {
 	case err != nil:
 		return err
@@ -377,6 +405,10 @@ func (s *Session) restoreHead(ctx context.Context, st *starting) (waiting string
 // startAgent begins the agent, once. Order: that it may begin is written first, under
 // the same condition as a decision to end the run, so that of the two one is refused.
 func (s *Session) startAgent(ctx context.Context, st *starting) (waiting string, err error) {
+	env, err := s.secretsOf(ctx, st) // before it may begin: without them it does not
+	if err != nil {
+		return "", err
+	}
 	if st.run.Start.AskedAt == 0 {
 		start := st.run.Start
 		start.AskedAt = nowMillis()
@@ -384,8 +416,15 @@ func (s *Session) startAgent(ctx context.Context, st *starting) (waiting string,
 			return "", err
 		}
 	}
+	side, err := s.side(ctx, st)
+	if err != nil {
+		return "", err
+	}
 	plan := st.q.Agent
-	agent := JournalStart{Run: st.run.RunKey.Run, Nonce: st.run.Nonce, Argv: plan.Argv, Shell: plan.Shell, Dir: cmp.Or(plan.Dir, st.definition.Workspace.Root)}
+	agent := JournalStart{
+		Run: st.run.RunKey.Run, Nonce: st.run.Nonce, Argv: plan.Argv, Shell: plan.Shell, Dir: cmp.Or(plan.Dir, st.definition.Workspace.Root),
+		Env: env, Side: side,
+	}
 	var input []byte
 	if plan.Input != nil {
 		input = []byte(*plan.Input)

@@ -565,7 +565,7 @@ func TestBadInputChangesNothing(t *testing.T) {
 		"an unknown reuse":       {func(q *core.StartRequest) { q.Definition.Reuse = "some" }, "invalid-definition"},
 		"an unknown onLapse":     {func(q *core.StartRequest) { q.Definition.OnLapse = "stop" }, "invalid-definition"},
 		"an unknown policy":      {func(q *core.StartRequest) { q.Definition.Checkpoint = "often" }, "invalid-definition"},
-		"a secret with a value":  {func(q *core.StartRequest) { q.Definition.Secrets = []string{"A=b"} }, "invalid-definition"},
+		"a secret with a value":  {func(q *core.StartRequest) { q.Definition.Secrets = []core.SecretPlan{{Name: "A=b"}} }, "invalid-definition"},
 		"no agent":               {func(q *core.StartRequest) { q.Agent = core.AgentPlan{} }, "invalid-agent"},
 		"two agents":             {func(q *core.StartRequest) { q.Agent.Shell = "x" }, "invalid-agent"},
 		"an agent's NUL":         {func(q *core.StartRequest) { q.Agent.Argv = []string{"a\x00"} }, "invalid-agent"},

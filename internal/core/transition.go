@@ -425,6 +425,7 @@ type Hint struct {
 	TaskARN       string
 	TaskStoppedAt Millis
 	ExitedAt      Millis
+	First         bool   // only if no agent's end was hinted at before
 	Row           Row    // as read
 	DueAt         Millis // as read
 	Lapse         Millis // when a lapse row is due from now on
@@ -433,11 +434,13 @@ type Hint struct {
 // Name is "hint".
 func (Hint) Name() string { return "hint" }
 
-// Apply: not terminal, the task and the row as read.
+// Apply: not terminal, the task and the row as read; no hint yet where it must be the
+// first.
 func (t Hint) Apply(r Run) (Run, error) {
 	if why := failing(
 		check{!r.Status.Terminal(), "terminal"},
 		check{r.TaskARN == t.TaskARN, "task"},
+		check{!t.First || r.ExitedAt == 0, "exited"},
 		check{r.Row == t.Row && r.DueAt == t.DueAt, "row"},
 	); why != "" {
 		return refusal(t, r, why)

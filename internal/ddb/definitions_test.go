@@ -18,7 +18,7 @@ func TestDefinitionsAreKeptByVersion(t *testing.T) {
 	boxes := ddb.NewSandboxes(dynamodb.NewFromConfig(v.config), names.Sandboxes.Name+v.suffix)
 	d := core.Definition{
 		Name: "agent", Version: 2, Task: core.TaskTemplate{TaskDefinition: "f", Container: "c", Subnets: []string{"s"}, Tags: map[string]string{"a": "b"}},
-		Secrets: []string{"TOKEN"}, Capture: core.CapturePlan{Policy: []byte(`{"exclude":["x"]}`)},
+		Secrets: []core.SecretPlan{{Name: "TOKEN"}}, Capture: core.CapturePlan{Policy: []byte(`{"exclude":["x"]}`)},
 	}
 	if _, err := boxes.Definition(t.Context(), "agent"); !errors.Is(err, core.ErrNotFound) {
 		t.Errorf("before any: %v", err)

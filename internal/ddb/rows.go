@@ -77,6 +77,14 @@ type runRow struct {
 	Start            *startRow             `dynamodbav:"start,omitempty"`
 	Capture          string                `dynamodbav:"capture,omitempty"` // JSON
 
+	Tools       string              `dynamodbav:"tools,omitempty"` // JSON
+	Bearers     []string            `dynamodbav:"bearers,omitempty"`
+	Files       *filesRow           `dynamodbav:"files,omitempty"`
+	Watched     bool                `dynamodbav:"watched,omitempty"`
+	Hooks       string              `dynamodbav:"hooks,omitempty"` // JSON
+	Snapshots   core.SnapshotPolicy `dynamodbav:"snapshots,omitempty"`
+	IdleSeconds int64               `dynamodbav:"idleSeconds,omitempty"`
+
 	ReclaimSince    core.Millis         `dynamodbav:"reclaimSince,omitempty"`
 	ReclaimAttempts int                 `dynamodbav:"reclaimAttempts,omitempty"`
 	ReclaimOutcome  core.ReclaimOutcome `dynamodbav:"reclaimOutcome,omitempty"`
@@ -125,6 +133,13 @@ type holdRow struct {
 	ID    string      `dynamodbav:"id"`
 }
 
+type filesRow struct {
+	Key     string `dynamodbav:"key"`
+	Version string `dynamodbav:"version"`
+	Bytes   int64  `dynamodbav:"bytes"`
+	SHA256  string `dynamodbav:"sha256"`
+}
+
 type checkpointRow struct {
 	State    core.CheckpointState `dynamodbav:"state"`
 	ID       core.CheckpointID    `dynamodbav:"id"`
@@ -134,6 +149,7 @@ type checkpointRow struct {
 }
 
 type startRow struct {
+	Hosted   bool              `dynamodbav:"hosted,omitempty"`
 	Parent   core.RunID        `dynamodbav:"parent"`
 	Resumed  bool              `dynamodbav:"resumed"`
 	Noted    bool              `dynamodbav:"noted"`
@@ -143,6 +159,11 @@ type startRow struct {
 	LostWhy  string            `dynamodbav:"lostWhy"`
 	AskedAt  core.Millis       `dynamodbav:"askedAt"`
 	ReadyAt  core.Millis       `dynamodbav:"readyAt"`
+	Native   string            `dynamodbav:"native,omitempty"`
+	CloneAt  core.Millis       `dynamodbav:"cloneAt,omitempty"`
+	SetupAt  core.Millis       `dynamodbav:"setupAt,omitempty"`
+	SetUp    bool              `dynamodbav:"setUp,omitempty"`
+	HookedAt core.Millis       `dynamodbav:"hookedAt,omitempty"`
 }
 
 type segmentRow struct {
@@ -268,6 +289,10 @@ func encodeRun(r core.Run) (item, error) {
 		return nil, err
 	}
 	row.Capture = capture
+	row.Bearers, row.Files, row.Watched, row.Snapshots, row.IdleSeconds = r.Bearers, (*filesRow)(r.Files), r.Watched, r.Snapshots, r.IdleSeconds
+	if row.Tools, row.Hooks, err = encodeReach(r); err != nil {
+		return nil, err
+	}
 	if err := checkPlace(r.Row, r.DueAt, r.DetachedSince); err != nil {
 		return nil, err
 	}
@@ -340,6 +365,10 @@ func decodeRun(it item) (core.Run, error) {
 		r.Start = core.RunStart(*row.Start)
 	}
 	if r.Capture, err = decodeCapture(row.Capture); err != nil {
+		return core.Run{}, fmt.Errorf("parse run item %s: %w", row.PK, err)
+	}
+	r.Bearers, r.Files, r.Watched, r.Snapshots, r.IdleSeconds = row.Bearers, (*core.RunFiles)(row.Files), row.Watched, row.Snapshots, row.IdleSeconds
+	if r.Tools, r.Hooks, err = decodeReach(row.Tools, row.Hooks); err != nil {
 		return core.Run{}, fmt.Errorf("parse run item %s: %w", row.PK, err)
 	}
 	if !slices.Contains(core.CheckpointStates, r.Checkpoint.State) {

@@ -31,13 +31,34 @@ func started(was core.RunStart) expression.ConditionBuilder {
 	return same("start.parent", was.Parent).And(
 		same("start.resumed", was.Resumed), same("start.noted", was.Noted), same("start.head", was.Head), same("start.restored", was.Restored),
 		same("start.lostRun", was.LostRun), same("start.lostWhy", was.LostWhy), same("start.askedAt", was.AskedAt), same("start.readyAt", was.ReadyAt),
+		is("start.hosted", was.Hosted), is("start.native", was.Native), is("start.cloneAt", was.CloneAt), is("start.setupAt", was.SetupAt), is("start.setUp", was.SetUp), is("start.hookedAt", was.HookedAt),
 	)
+}
+
+func addBearer(c *change, t core.AddBearer) {
+	c.need(is("status", core.Running), is("driverEpoch", t.Epoch), gone("cancelRequested"), gone("ending"))
+	if len(t.Was) == 0 {
+		c.need(gone("bearers"))
+	} else {
+		c.need(same("bearers", t.Was))
+	}
+	c.set("bearers", t.Bearers())
+}
+
+func noteFiles(c *change, t core.NoteFiles) {
+	c.need(open(), is("driverEpoch", t.Epoch))
+	c.update = c.update.Set(expression.Name("files"), expression.Value(filesRow(t.Files)))
 }
 
 func endRun(c *change, t core.EndRun) {
 	c.need(open(), is("driverEpoch", t.Epoch), gone("sealed"), gone("ending"))
 	if t.Reason == core.EndCancelled {
 		c.need(there("cancelRequested"))
+	}
+	c.need(stands(t.Row))
+	if t.Row == core.RowLapse {
+		c.set("attachedUntil", t.Until)
+		c.due(core.RowLapse, t.Until)
 	}
 	c.set("ending", endingRow{Reason: t.Reason, At: t.Now})
 	c.set("error", (*errorRow)(t.Error))
@@ -130,6 +151,39 @@ func decodeCapture(text string) (*core.JobOptions, error) {
 		return nil, fmt.Errorf("capture: %w", err)
 	}
 	return &o, nil
+}
+
+// encodeReach is what a run may call, each as one text.
+func encodeReach(r core.Run) (tools, hooks string, err error) {
+	if len(r.Tools) > 0 {
+		text, err := json.Marshal(r.Tools)
+		if err != nil {
+			return "", "", err
+		}
+		tools = string(text)
+	}
+	if r.Hooks != (core.HookPlan{}) {
+		text, err := json.Marshal(r.Hooks)
+		if err != nil {
+			return "", "", err
+		}
+		hooks = string(text)
+	}
+	return tools, hooks, nil
+}
+
+func decodeReach(tools, hooks string) (list []core.ToolBinding, plan core.HookPlan, err error) {
+	if tools != "" {
+		if err := json.Unmarshal([]byte(tools), &list); err != nil {
+			return nil, plan, fmt.Errorf("tools: %w", err)
+		}
+	}
+	if hooks != "" {
+		if err := json.Unmarshal([]byte(hooks), &plan); err != nil {
+			return nil, plan, fmt.Errorf("hooks: %w", err)
+		}
+	}
+	return list, plan, nil
 }
 
 // Continue ends a paused run and begins the one that goes on for it, in one transaction.

@@ -61,6 +61,10 @@ func runChange(key core.RunKey, t core.Transition) (*change, error) {
 		noteCheckpoint(c, t)
 	case core.NoteStart:
 		noteStart(c, t)
+	case core.AddBearer:
+		addBearer(c, t)
+	case core.NoteFiles:
+		noteFiles(c, t)
 	case core.EndRun:
 		endRun(c, t)
 	case core.SetTTL:
@@ -183,6 +187,9 @@ func requestCancel(c *change, t core.RequestCancel) {
 
 func hint(c *change, t core.Hint) {
 	c.need(open(), is("taskArn", t.TaskARN), stands(t.Row), is("dueAt", t.DueAt))
+	if t.First {
+		c.need(gone("exitedAt"))
+	}
 	if t.TaskStoppedAt != 0 {
 		c.set("taskStoppedAt", t.TaskStoppedAt)
 	}

@@ -145,6 +145,7 @@ func TestEveryTransitionIsOneConditionalRequest(t *testing.T) {
 		{core.Finish{Epoch: 4, Now: 8, Status: core.Completed, Owes: true, Reclaim: core.ReclaimEnd, NotBefore: 9}, open + " AND (driverEpoch = 4) AND (attribute_not_exists (logEnd))"},
 		{core.RequestCancel{Now: 9, Row: core.RowDetached}, open + " AND (attribute_exists (detachedShard))"},
 		{core.Hint{TaskARN: "a", TaskStoppedAt: 8, Row: core.RowLapse, DueAt: 9, Lapse: 8}, open + " AND (taskArn = a) AND (dueKind = lapse) AND (dueAt = 9)"},
+		{core.Hint{ExitedAt: 8, First: true, TaskARN: "a", Row: core.RowDetached}, open + " AND (taskArn = a) AND (attribute_exists (detachedShard)) AND (attribute_not_exists (dueAt)) AND (attribute_not_exists (exitedAt))"},
 		{core.Hint{ExitedAt: 8, Row: core.RowNone}, open + " AND (attribute_not_exists (taskArn)) AND (" + row + ") AND (attribute_not_exists (dueAt))"},
 		{core.ReclaimDone{Instance: "i", Outcome: core.ReclaimDestroyed}, over + " AND NOT (checkpoint.state IN (owed, failed))"},
 		{core.NoteCheckpoint{From: core.CheckpointMoved, Checkpoint: core.RunCheckpoint{State: core.CheckpointDone}},

@@ -201,7 +201,7 @@ func queues(out engine.Outputs) []string {
 
 func functions(out engine.Outputs) []string {
 	var all []string
-	for _, o := range []names.Output{names.OutReapFunction, names.OutProbeFunction, names.OutReclaimFunction, names.OutCheckpoint, names.OutSession} {
+	for _, o := range []names.Output{names.OutReapFunction, names.OutProbeFunction, names.OutReclaimFunction, names.OutCheckpoint, names.OutTools, names.OutSession} {
 		all = append(all, "arn:aws:lambda:"+engine.Region+":"+engine.Account+":function:"+out[o])
 	}
 	return all

@@ -25,7 +25,14 @@ type Options struct {
 	Region, Account string
 	// Clusters are the clusters that exist; none means that any name does.
 	Clusters []string
-	// Isolation of the tasks; "" is the best that works here.
+	// Driver runs the tasks; "" is [DriverProcess].
+	Driver Driver
+	// Image takes the place, under [DriverDocker], of an image that the engine does not
+	// have; nothing is pulled. "": a task whose image is not there does not start.
+	Image string
+	// DockerSocket is where the engine listens; "" is DOCKER_HOST's, or the usual one.
+	DockerSocket string
+	// Isolation of the tasks under [DriverProcess]; "" is the best that works here.
 	Isolation box.Isolation
 	// Visible are absolute paths below /tmp that tasks with a /tmp of their own see
 	// all the same: what an image would bring. The server's directory always is.
@@ -43,6 +50,18 @@ type Options struct {
 	// Log gets what no caller is told; nil is silence.
 	Log *slog.Logger
 }
+
+// Driver says what a container is.
+type Driver string
+
+// The drivers.
+const (
+	// DriverProcess makes it a process tree with this machine's programs.
+	DriverProcess Driver = "process"
+	// DriverDocker makes it a container of the Docker engine on this machine, with the
+	// definition's image and limits.
+	DriverDocker Driver = "docker"
+)
 
 // Habits are the waits that ECS, Fargate and the agent impose.
 type Habits struct {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sandkeeper/sandkeeper/internal/localfargate/box"
 	"github.com/sandkeeper/sandkeeper/internal/localfargate/datachannel"
+	"github.com/sandkeeper/sandkeeper/internal/localfargate/docker"
 )
 
 // Server is one account's ECS and Fargate in one region. Start it once, close it
@@ -33,6 +34,9 @@ type Server struct {
 	dir       string
 	ownDir    bool
 	isolation box.Isolation
+	docker    *docker.Engine // nil under DriverProcess
+	label     string         // of the engine's containers
+	release   func() error   // ends what guards them
 	wg        sync.WaitGroup
 
 	mu          sync.Mutex // guards what follows and the states of all tasks
@@ -47,8 +51,12 @@ type Server struct {
 }
 
 // MaybeInit must be called at the start of main or TestMain of every program that
-// runs a [Server]: the program re-executes itself as the init of each task.
-func MaybeInit() { box.MaybeInit() }
+// runs a [Server]: the program re-executes itself as the init of each task, or as what
+// removes a dead server's containers.
+func MaybeInit() {
+	docker.MaybeGuard()
+	box.MaybeInit()
+}
 
 // New checks the options and returns a server that does not listen yet.
 func New(opts Options) (*Server, error) {
@@ -108,6 +116,7 @@ func (s *Server) Start() error {
 	}
 	listener, err := net.Listen("tcp", s.opts.Addr)
 	if err != nil {
+		err = errors.Join(err, s.closeDriver())
 		s.removeDir()
 		return fmt.Errorf("start local fargate: %w", err)
 	}
@@ -149,12 +158,7 @@ func (s *Server) prepareDir() (err error) {
 		s.removeDir()
 		return err
 	}
-	s.isolation = s.opts.Isolation
-	if s.isolation == "" {
-		s.isolation, err = box.Best(s.dir)
-	} else {
-		err = box.Try(s.isolation, s.dir)
-	}
+	err = s.openDriver()
 	if err != nil {
 		s.removeDir()
 	}
@@ -190,7 +194,11 @@ func (s *Server) Close() error {
 	s.gateway.Close()
 	s.events.close()
 	s.wg.Wait()
+	left := s.closeDriver()
 	s.removeDir()
+	if left != nil {
+		return fmt.Errorf("close local fargate: %w", left)
+	}
 	if err != nil && !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("close local fargate: %w", err)
 	}
@@ -200,7 +208,8 @@ func (s *Server) Close() error {
 // URL is the endpoint, for AWS_ENDPOINT_URL_ECS. It is valid after Start.
 func (s *Server) URL() string { return s.url }
 
-// Isolation is what separates the tasks. It is valid after Start.
+// Isolation is what separates the tasks, empty under [DriverDocker]. It is valid after
+// Start.
 func (s *Server) Isolation() box.Isolation { return s.isolation }
 
 func (s *Server) routes() http.Handler {

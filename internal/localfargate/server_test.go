@@ -50,6 +50,9 @@ func begin(t *testing.T, alter func(*localfargate.Options)) *world {
 			}
 		},
 	}
+	if os.Getenv(driverVariable) == string(localfargate.DriverDocker) {
+		opts.Driver, opts.Image = localfargate.DriverDocker, baseImage(t)
+	}
 	if alter != nil {
 		alter(&opts)
 	}

@@ -66,7 +66,7 @@ type container struct {
 	definition containerDefinition
 	id, arn    string
 	runtimeID  string
-	box        atomic.Pointer[box.Box] // the present one
+	box        atomic.Pointer[body] // the present one
 	agent      *datachannel.Agent
 	ended      chan struct{} // closed when the end of the last box is recorded
 
@@ -176,7 +176,7 @@ func (t *task) startContainer(ctx context.Context, c *container) error {
 	c.lastStatus = statusRunning
 	if t.input.EnableExecuteCommand {
 		c.agentStatus, c.agentReason = agentBegin(c.definition)
-		runner := boxRunner{box: b, env: agentEnv(t.environment(c)), faults: func() Faults { return *t.faults.Load() }}
+		runner := boxRunner{body: b, env: agentEnv(t.environment(c)), faults: func() Faults { return *t.faults.Load() }}
 		c.agent = datachannel.NewAgent(runner, t.server.opts.Habits.Channel)
 	}
 	t.server.mu.Unlock()
@@ -184,8 +184,8 @@ func (t *task) startContainer(ctx context.Context, c *container) error {
 	return nil
 }
 
-func (t *task) startBox(c *container) (*box.Box, error) {
-	return box.Start(box.Spec{
+func (t *task) startBox(c *container) (*body, error) {
+	return t.server.start(c.limits(t), box.Spec{
 		ID: c.id, Isolation: t.server.isolation, Dir: t.containerDir(c),
 		Argv: t.command(c), Env: t.environment(c),
 		WorkDir: c.definition.WorkingDirectory, User: c.definition.User, Visible: t.server.opts.Visible,
@@ -208,6 +208,7 @@ func (t *task) watch(ctx context.Context, c *container) {
 	t.change(func() {
 		c.lastStatus = statusStopped
 		c.exitCode = new(c.box.Load().ExitStatus())
+		c.reason = c.box.Load().Reason()
 		if c.agentStatus != "" {
 			c.agentStatus, c.agentConnected = statusStopped, false
 		}
@@ -255,7 +256,7 @@ func (t *task) pause(ctx context.Context, d time.Duration, c *container) bool {
 func (t *task) failedToStart(c *container, cause error) {
 	t.change(func() {
 		c.lastStatus = statusStopped
-		c.reason = "CannotStartContainerError: " + cause.Error()
+		c.reason = startReasonCode(cause) + cause.Error()
 		t.markStopping("TaskFailedToStart", c.reason)
 	})
 }
@@ -333,9 +334,9 @@ func (t *task) environment(c *container) []string {
 	return env
 }
 
-// boxRunner runs the sessions of ECS Exec in a box.
+// boxRunner runs the sessions of ECS Exec in a container.
 type boxRunner struct {
-	box    *box.Box
+	body   *body
 	env    []string // what the agent adds
 	faults func() Faults
 }
@@ -345,7 +346,7 @@ func (r boxRunner) Run(argv []string, tty *os.File) (datachannel.Process, error)
 	if argv[0] == "/bin/sh" && r.faults().NoShell {
 		return nil, &os.PathError{Op: "fork/exec", Path: argv[0], Err: syscall.ENOENT}
 	}
-	s, err := r.box.Exec(argv, r.env, tty)
+	s, err := r.body.exec(argv, r.env, tty)
 	if err != nil {
 		return nil, startReason(err)
 	}
@@ -353,7 +354,7 @@ func (r boxRunner) Run(argv []string, tty *os.File) (datachannel.Process, error)
 }
 
 // Alive implements [datachannel.Runner].
-func (r boxRunner) Alive() bool { return r.box.Ping() == nil }
+func (r boxRunner) Alive() bool { return r.body.Ping() == nil }
 
 // agentEnv is what the agent adds to a container's environment for its sessions.
 func agentEnv(env []string) []string {

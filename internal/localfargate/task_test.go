@@ -120,7 +120,7 @@ func TestStopEndsTheWholeTree(t *testing.T) {
 	w := begin(t, nil)
 	w.register(shell("exec sleep 1000"))
 	arn := w.run(nil)
-	deaf := `setsid sh -c 'trap "" TERM HUP INT; sleep 1000 & sleep 1001' </dev/null >/dev/null 2>&1 & sleep 0.2; echo left`
+	deaf := `setsid sh -c 'trap "" TERM HUP INT; sleep 1000 & sleep 1001; :' </dev/null >/dev/null 2>&1 & sleep 0.2; echo left`
 	if got := attach(t, w.exec(arn, "/bin/sh -c '"+strings.ReplaceAll(deaf, "'", `'"'"'`)+"'")).follow(nil); got.output != "left\r\n" {
 		t.Fatalf("session: %+v", got)
 	}

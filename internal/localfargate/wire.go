@@ -144,6 +144,7 @@ type containerDefinition struct {
 	User             string        `json:"user"`
 	WorkingDirectory string        `json:"workingDirectory"`
 	CPU              int           `json:"cpu"`
+	Memory           int           `json:"memory"`
 	ReadOnlyRoot     bool          `json:"readonlyRootFilesystem"`
 	MountPoints      []mountPoint  `json:"mountPoints"`
 	RestartPolicy    restartPolicy `json:"restartPolicy"`

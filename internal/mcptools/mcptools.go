@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
@@ -43,8 +44,11 @@ type Config struct {
 	Permit func(tool string, input json.RawMessage) (allow bool, reason string)
 	Token  string // that requests must have as bearer, of at least 16 characters; see [NewToken]
 	// Addr is where to listen, an address on loopback; empty: a free port of 127.0.0.1.
-	Addr    string
-	Version string // that the server says it has; empty: "0"
+	Addr string
+	// Listener is where to listen, instead of Addr: also one on loopback. It is closed
+	// when the server ends.
+	Listener net.Listener
+	Version  string // that the server says it has; empty: "0"
 	// Timeout bounds one call of a tool; zero: the longest that the host may take.
 	Timeout time.Duration
 }
@@ -130,10 +134,14 @@ func schemaOf(tool toolwire.Tool) (json.RawMessage, error) {
 	if len(members) == 0 {
 		return json.RawMessage(`{"type":"object","properties":{}}`), nil
 	}
-	if string(members["type"]) != `"object"` {
-		return nil, fmt.Errorf(`input schema: want "type": "object", got %.80q`, members["type"])
+	switch string(members["type"]) {
+	case `"object"`:
+		return tool.InputSchema, nil
+	case "":
+		members["type"] = json.RawMessage(`"object"`)
+		return json.Marshal(members)
 	}
-	return tool.InputSchema, nil
+	return nil, fmt.Errorf(`input schema: want "type": "object", got %.80q`, members["type"])
 }
 
 // host answers calls of one of the host's tools.

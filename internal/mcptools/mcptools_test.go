@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -327,6 +328,29 @@ func TestTheEndEndsTheServer(t *testing.T) {
 	cancel()
 	if _, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "text"}); err == nil {
 		t.Error("a server that has ended answers")
+	}
+}
+
+// TestAServerTakesOverAListener: one that is begun again serves where the one before did.
+func TestAServerTakesOverAListener(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, _ := serving(t, func(c *mcptools.Config) { c.Listener = listener })
+	if addr != listener.Addr().String() {
+		t.Errorf("serves at %s, want %s", addr, listener.Addr())
+	}
+	if status, answer := post(t, addr, list, nil); status != http.StatusOK {
+		t.Errorf("status %d: %s", status, answer)
+	}
+	everywhere, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer everywhere.Close()
+	if _, err := mcptools.Serve(t.Context(), mcptools.Config{Token: token, Listener: everywhere}); err == nil || !strings.Contains(err.Error(), "loopback") {
+		t.Errorf("error %v", err)
 	}
 }
 

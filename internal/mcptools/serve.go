@@ -1,6 +1,7 @@
 package mcptools
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"encoding/json"
@@ -41,7 +42,7 @@ func Serve(ctx context.Context, c Config) (addr string, err error) {
 	if err != nil {
 		return "", err
 	}
-	listener, err := listen(ctx, c.Addr)
+	listener, err := c.listen(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -70,13 +71,17 @@ func newHandler(c Config) (http.Handler, error) {
 }
 
 // listen listens on loopback only.
-func listen(ctx context.Context, addr string) (net.Listener, error) {
-	if addr == "" {
-		addr = "127.0.0.1:0"
+func (c Config) listen(ctx context.Context) (net.Listener, error) {
+	addr := cmp.Or(c.Addr, "127.0.0.1:0")
+	if c.Listener != nil {
+		addr = c.Listener.Addr().String()
 	}
 	at, err := netip.ParseAddrPort(addr)
 	if err != nil || !at.Addr().IsLoopback() {
 		return nil, fmt.Errorf("serve tools: want an address on loopback with a port, got %.80q", addr)
+	}
+	if c.Listener != nil {
+		return c.Listener, nil
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {

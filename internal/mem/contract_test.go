@@ -13,7 +13,7 @@ import (
 func stores(s *mem.Store, p *mem.Process) coretest.Stores {
 	put := func(do func()) error { do(); return nil }
 	return coretest.Stores{
-		Runs: p, Log: p, Index: p, Sandboxes: p, Ledger: p, Transactions: p, Due: p, Blobs: p, Queue: p, Controls: p, Settings: p, Audit: p, Notes: p, Cursors: p, Budget: p,
+		Runs: p, Log: p, Index: p, Sandboxes: p, Ledger: p, Transactions: p, Due: p, Blobs: p, Queue: p, Controls: p, Settings: p, Audit: p, Notes: p, Cursors: p, Budget: p, SpoolQuotas: p,
 		Seed: coretest.Seed{
 			Run:      func(_ context.Context, r core.Run) error { return put(func() { s.SeedRun(r) }) },
 			Sandbox:  func(_ context.Context, box core.Sandbox) error { return put(func() { s.SeedSandbox(box) }) },
@@ -50,6 +50,7 @@ func TestContract(t *testing.T) {
 	t.Run("Notes", func(t *testing.T) { coretest.Notes(t, open) })
 	t.Run("Cursors", func(t *testing.T) { coretest.Cursors(t, open) })
 	t.Run("Budget", func(t *testing.T) { coretest.Budget(t, open) })
+	t.Run("SpoolQuotas", func(t *testing.T) { coretest.SpoolQuotas(t, open) })
 	t.Run("Controls", func(t *testing.T) { coretest.Controls(t, open) })
 }
 

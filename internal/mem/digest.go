@@ -26,7 +26,7 @@ var (
 	writes = map[string][]string{
 		"run task": {"fleet"}, "stop task": {"fleet"}, "start agent": {"fleet"}, "terminate": {"fleet"}, "remove journals": {"fleet"},
 		"start capture": {"fleet"}, "capture ends": {"fleet"},
-		"send reclaim jobs": {}, "audit": {}, "put blob": {"blobs"}, "note": {"notes"}, "move cursor": {"cursors"}, "take budget": {"taken"},
+		"send reclaim jobs": {}, "audit": {}, "put blob": {"blobs"}, "note": {"notes"}, "move cursor": {"cursors"}, "take budget": {"taken"}, "spend spool": {"spooled"},
 		"mark reclaiming": {"boxes"}, "unmark": {"boxes"}, "mark idle": {"boxes"},
 		"put intent": {"rows"}, "stop launch": {"rows"}, "close row": {"rows"}, "name task": {"rows"}, "postpone": {"rows"}, "settle debt": {"rows"},
 		"create run": {"runs"}, "renew": {"runs"}, "detach": {"runs"}, "lapse": {"runs"}, "cancel due": {"runs"},

@@ -75,6 +75,7 @@ type Store struct {
 	spoiled  map[core.RunKey]error
 	cursors  map[int]core.Cursor
 	taken    map[core.Millis]int
+	spooled  map[core.RunKey]core.SpoolSpend
 	shelf    shelf
 	stamps   map[string]stamp // of blobs
 	leaves   map[string]leave // by a grant's URL
@@ -100,6 +101,7 @@ func New(t testing.TB) *Store {
 		spoiled:  map[core.RunKey]error{},
 		cursors:  map[int]core.Cursor{},
 		taken:    map[core.Millis]int{},
+		spooled:  map[core.RunKey]core.SpoolSpend{},
 		shelf:    newShelf(),
 		stamps:   map[string]stamp{},
 		leaves:   map[string]leave{},

@@ -18,7 +18,8 @@ func clone(r core.Run) core.Run {
 	r.LogHash, r.LogTail = bytes.Clone(r.LogHash), bytes.Clone(r.LogTail)
 	r.Error, r.ExitCode = copied(r.Error), copied(r.ExitCode)
 	r.Ending, r.Sealed, r.Transcript = copied(r.Ending), copied(r.Sealed), copied(r.Transcript)
-	r.Capture = copied(r.Capture)
+	r.Capture, r.Files = copied(r.Capture), copied(r.Files)
+	r.Tools, r.Bearers = slices.Clone(r.Tools), slices.Clone(r.Bearers)
 	return r
 }
 

@@ -17,11 +17,12 @@ const (
 	Reclaim    Function = "reclaim"
 	Checkpoint Function = "checkpoint"
 	Session    Function = "session"
+	Tools      Function = "tools"
 )
 
 // Functions lists every function in the order in which the stack makes them: a
 // function stands after those that it invokes.
-var Functions = []Function{Probe, Checkpoint, Reclaim, Reap, Session}
+var Functions = []Function{Probe, Checkpoint, Reclaim, Reap, Tools, Session}
 
 // Key is the name of an environment variable that the stack gives a function.
 type Key string
@@ -38,12 +39,18 @@ const (
 	EventBus           Key = "EVENT_BUS"             // name of the bus for outbound events
 	ProbeFunction      Key = "PROBE_FUNCTION"        // name of the probe function
 	CheckpointFunction Key = "CHECKPOINT_FUNCTION"   // name of the checkpoint function; its own asks for its URL by it
+	ReapFunction       Key = "REAP_FUNCTION"         // name of the reap function
+	ToolsFunction      Key = "TOOLS_FUNCTION"        // name of the tools function
 	Install            Key = "INSTALL"               // name of this installation; startedBy at ECS is <install>/<instanceId>
 	Mode               Key = "MODE"                  // the mode that holds until an operator sets one
 	OnFailure          Key = "ON_CHECKPOINT_FAILURE" // what becomes of a sandbox whose workspace cannot be stored
 	KeepCheckpoints    Key = "KEEP_CHECKPOINTS"      // how many of a thread's newest checkpoints outlive the day, beside the named ones; 0: all
 	Tenants            Key = "TENANTS"               // JSON: for which tenants a caller may act, by the alias that it invokes
+	HostFunctions      Key = "HOST_FUNCTIONS"        // comma-separated names or ARNs of the functions that tools and hooks may be; - for none
 )
+
+// None is the value of a list that has nothing in it: no variable is empty.
+const None = "-"
 
 // The values of [Mode]: the core's modes.
 const (
@@ -69,8 +76,10 @@ var Env = map[Function][]Key{
 	Probe:      {SandboxesTable, Install},
 	Checkpoint: {CheckpointsTable, SandboxesTable, LogBucket, ReclaimQueue, CheckpointFunction, KeepCheckpoints, Install},
 	Reclaim:    {RunsTable, SandboxesTable, CheckpointsTable, CheckpointFunction, EventBus, Install, Mode, OnFailure},
+	Tools:      {RunsTable, LogBucket, ReapFunction, HostFunctions, Install},
 	Session: {
-		RunsTable, SandboxesTable, CheckpointsTable, LogBucket, Cluster, ReclaimQueue, CheckpointFunction, EventBus, Install, Tenants,
+		RunsTable, SandboxesTable, CheckpointsTable, LogBucket, Cluster, ReclaimQueue, CheckpointFunction, ToolsFunction, HostFunctions,
+		EventBus, Install, Tenants,
 	},
 }
 
@@ -100,6 +109,7 @@ const (
 	OutDeadLetterQueue Output = "ReclaimDeadLetterQueueUrl"
 	OutShardQueue      Output = "ShardQueueUrl"
 	OutShardDead       Output = "ShardDeadLetterQueueUrl"
+	OutEventDead       Output = "EventDeadLetterQueueUrl"
 	OutEventBus        Output = "EventBus" // name of the bus for outbound events
 	OutCluster         Output = "ClusterArn"
 	OutTaskDefinition  Output = "TaskDefinitionArn"
@@ -108,9 +118,11 @@ const (
 	OutReclaimFunction Output = "ReclaimFunction"
 	OutCheckpoint      Output = "CheckpointFunction"
 	OutSession         Output = "SessionFunction" // what hosts invoke
-	OutCheckpointURL   Output = "CheckpointUrl"   // where agents in sandboxes reach the checkpoint function
-	OutSubnets         Output = "Subnets"         // comma-separated subnet ids
-	OutSecurityGroup   Output = "SecurityGroup"   // security group id for sandboxes
+	OutTools           Output = "ToolsFunction"
+	OutToolsURL        Output = "ToolsUrl"      // where agents in sandboxes reach the tools function
+	OutCheckpointURL   Output = "CheckpointUrl" // where agents in sandboxes reach the checkpoint function
+	OutSubnets         Output = "Subnets"       // comma-separated subnet ids
+	OutSecurityGroup   Output = "SecurityGroup" // security group id for sandboxes
 	OutInstall         Output = "Install"
 	OutMode            Output = "Mode" // the mode that holds until an operator sets one
 )
@@ -126,11 +138,12 @@ const (
 	ReclaimDead     = "reclaim-dead-letters"
 	SweepShards     = "sweep-shards" // last part of the queue's name
 	SweepDead       = "sweep-dead-letters"
-	AgentContainer  = "agent"   // container of the sample task definition
-	SandboxFamily   = "sandbox" // last part of the sample task definition's family
-	LogsPrefix      = "logs"    // second part of a log object's key: <tenant>/logs/<run>/…
-	SpoolPrefix     = "spool"   // second part of a spool piece's key: <tenant>/spool/<run>/…
-	ThreadsPrefix   = "threads" // second part of a checkpoint object's key: <tenant>/threads/<thread>/…
+	EventDead       = "event-dead-letters" // what an asynchronous invocation failed for
+	AgentContainer  = "agent"              // container of the sample task definition
+	SandboxFamily   = "sandbox"            // last part of the sample task definition's family
+	LogsPrefix      = "logs"               // second part of a log object's key: <tenant>/logs/<run>/…
+	SpoolPrefix     = "spool"              // second part of a spool piece's key: <tenant>/spool/<run>/…
+	ThreadsPrefix   = "threads"            // second part of a checkpoint object's key: <tenant>/threads/<thread>/…
 )
 
 // The tag of log and spool objects, by which the bucket lets them go: a lifecycle rule

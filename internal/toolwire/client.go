@@ -71,7 +71,7 @@ func (c *Client) Ended(ctx context.Context, exitCode int) error {
 }
 
 // Spool asks for a grant for each of at most [MaxPieces] pieces, in the same order.
-func (c *Client) Spool(ctx context.Context, pieces []Piece) ([]Grant, error) {
+func (c *Client) Spool(ctx context.Context, pieces []Piece) (SpoolAnswer, error) {
 	var answer SpoolAnswer
 	err := again(ctx, passes, func() error {
 		ctx, cancel := context.WithTimeout(ctx, smallTimeout)
@@ -79,9 +79,9 @@ func (c *Client) Spool(ctx context.Context, pieces []Piece) ([]Grant, error) {
 		return c.post(ctx, PathSpool, SpoolRequest{Pieces: pieces}, &answer)
 	})
 	if err == nil && len(answer.Grants) != len(pieces) {
-		return nil, fmt.Errorf("spool: %d grants for %d pieces", len(answer.Grants), len(pieces))
+		return SpoolAnswer{}, fmt.Errorf("spool: %d grants for %d pieces", len(answer.Grants), len(pieces))
 	}
-	return answer.Grants, err
+	return answer, err
 }
 
 // post makes one request.

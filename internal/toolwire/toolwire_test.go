@@ -62,7 +62,7 @@ func TestARequestIsAPostWithTheBearer(t *testing.T) {
 			t.Errorf("%s of %s: %v", r.Method, r.Host, r.Header)
 		}
 		answers := map[string]string{
-			"/": `{"result":null}`, "/ended": `{}`, "/spool": `{"grants":[{"from":3,"url":"http://s3.test/k","headers":{"If-None-Match":"*"},"until":9}]}`,
+			"/": `{"result":null}`, "/ended": `{}`, "/spool": `{"grants":[{"from":3,"url":"http://s3.test/k","headers":{"If-None-Match":"*"},"until":9}],"watched":true}`,
 		}
 		_, _ = io.WriteString(w, answers[r.URL.Path])
 	})
@@ -74,9 +74,9 @@ func TestARequestIsAPostWithTheBearer(t *testing.T) {
 		t.Error(err)
 	}
 	piece := toolwire.Piece{From: 3, Size: 4, SHA256: strings.Repeat("0a", 32)}
-	grants, err := c.Spool(t.Context(), []toolwire.Piece{piece})
-	if err != nil || len(grants) != 1 || grants[0].From != 3 || grants[0].Headers["If-None-Match"] != "*" || grants[0].Until != 9 {
-		t.Errorf("grants %+v, %v", grants, err)
+	answer, err := c.Spool(t.Context(), []toolwire.Piece{piece})
+	if grants := answer.Grants; err != nil || !answer.Watched || len(grants) != 1 || grants[0].From != 3 || grants[0].Headers["If-None-Match"] != "*" || grants[0].Until != 9 {
+		t.Errorf("answered %+v, %v", answer, err)
 	}
 	want := []string{
 		`/ {"name":"look","args":{"a":[1]}}`, `/ended {"exitCode":3}`,

@@ -95,6 +95,8 @@ type Piece struct {
 // SpoolAnswer has a grant for each piece, in the same order.
 type SpoolAnswer struct {
 	Grants []Grant `json:"grants"`
+	// Watched says that a host has the run now: somebody waits for what comes next.
+	Watched bool `json:"watched"`
 }
 
 // Grant is leave for one PUT at S3. All of Headers must be sent, and the body must have

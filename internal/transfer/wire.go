@@ -200,6 +200,10 @@ type Job struct {
 	// Relay is a directory in which requests are left for whoever holds an exec session
 	// with the sandbox, which then has no route to the URL; see [Files]. Empty: none.
 	Relay string `json:"relay,omitempty"`
+	// Plan is what a set-up does, and Values are the secrets that it is given, by name.
+	// Neither is of use to the function: URL is then empty.
+	Plan   json.RawMessage   `json:"plan,omitempty"`
+	Values map[string]string `json:"values,omitempty"`
 }
 
 // JobKind is what an agent does.
@@ -210,4 +214,5 @@ const (
 	JobCapture JobKind = "capture"
 	JobRestore JobKind = "restore"
 	JobVerify  JobKind = "verify"
+	JobSetup   JobKind = "setup"
 )

@@ -25,6 +25,9 @@ type Job struct {
 	Shell      string     `json:"shell,omitempty"`
 	Dir        string     `json:"dir,omitempty"`
 	InputBytes *int64     `json:"inputBytes,omitempty"`
+
+	Env  map[string]string `json:"env,omitempty"` // secrets of the agent's
+	Side *core.Side        `json:"side,omitempty"`
 }
 
 // Query is what a probe asks: one line of JSON on stdin.
@@ -51,7 +54,7 @@ func readLine[T any](in *bufio.Reader) (T, error) {
 }
 
 func (j Job) check() error {
-	s := core.JournalStart{Run: j.Run, Nonce: j.Nonce, Argv: j.Argv, Shell: j.Shell, Dir: j.Dir}
+	s := core.JournalStart{Run: j.Run, Nonce: j.Nonce, Argv: j.Argv, Shell: j.Shell, Dir: j.Dir, Env: j.Env, Side: j.Side}
 	if j.InputBytes != nil {
 		s.Input, s.InputBytes = true, *j.InputBytes
 	}

@@ -121,6 +121,8 @@ func drawParts(rt *rapid.T, r *core.Run) {
 	}
 	r.CheckpointPolicy = rapid.SampledFrom(core.CheckpointPolicies).Draw(rt, "policy")
 	r.Checkpoint = drawCheckpoint(rt, "checkpoint")
+	r.Bearers = rapid.SampledFrom([][]string{nil, {"a"}, {"x", "a"}, {"1", "2", "3", "4", "5", "6", "7", "8"}}).Draw(rt, "bearers")
+	r.Files = maybe(rt, "files", drawFiles)
 	if booleans.Draw(rt, "start") {
 		r.Start = drawStart(rt, "start")
 	}
@@ -262,7 +264,7 @@ func drawRequestCancel(rt *rapid.T, r core.Run) core.Transition {
 
 func drawHint(rt *rapid.T, r core.Run) core.Transition {
 	return core.Hint{
-		TaskARN: as(rt, "task", r.TaskARN, tasks), TaskStoppedAt: times.Draw(rt, "stopped"), ExitedAt: times.Draw(rt, "exited"),
+		TaskARN: as(rt, "task", r.TaskARN, tasks), TaskStoppedAt: times.Draw(rt, "stopped"), ExitedAt: times.Draw(rt, "exited"), First: booleans.Draw(rt, "first"),
 		Row: as(rt, "row as", r.Row, rows), DueAt: as(rt, "due as", r.DueAt, times), Lapse: moments.Draw(rt, "lapse"),
 	}
 }

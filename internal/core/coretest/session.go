@@ -12,8 +12,18 @@ func init() {
 	runTransitions["NoteStart"] = drawing[core.Run, core.Transition]{shape: live, draw: func(rt *rapid.T, r core.Run) core.Transition {
 		return core.NoteStart{Epoch: as(rt, "epoch", r.Epoch, epochs), Was: as(rt, "was", r.Start, rapid.Custom(anyStart)), Start: drawStart(rt, "becomes")}
 	}}
+	runTransitions["AddBearer"] = drawing[core.Run, core.Transition]{shape: live, draw: func(rt *rapid.T, r core.Run) core.Transition {
+		t := core.AddBearer{Epoch: as(rt, "epoch", r.Epoch, epochs), Was: r.Bearers, Bearer: nonces.Draw(rt, "bearer")}
+		if rapid.IntRange(0, 4).Draw(rt, "bearers as read") == 0 {
+			t.Was = []string{"x"}
+		}
+		return t
+	}}
+	runTransitions["NoteFiles"] = drawing[core.Run, core.Transition]{shape: live, draw: func(rt *rapid.T, r core.Run) core.Transition {
+		return core.NoteFiles{Epoch: as(rt, "epoch", r.Epoch, epochs), Files: drawFiles(rt)}
+	}}
 	runTransitions["EndRun"] = drawing[core.Run, core.Transition]{shape: live, draw: func(rt *rapid.T, r core.Run) core.Transition {
-		t := core.EndRun{Epoch: as(rt, "epoch", r.Epoch, epochs), Reason: core.EndFailed, Now: moments.Draw(rt, "now")}
+		t := core.EndRun{Epoch: as(rt, "epoch", r.Epoch, epochs), Reason: core.EndFailed, Now: moments.Draw(rt, "now"), Row: as(rt, "row", r.Row, rows), Until: moments.Draw(rt, "until")}
 		if booleans.Draw(rt, "cancels") {
 			t.Reason = core.EndCancelled
 			return t
@@ -23,13 +33,18 @@ func init() {
 	}}
 }
 
+func drawFiles(rt *rapid.T) core.RunFiles {
+	return core.RunFiles{Key: texts.Draw(rt, "files key"), Version: texts.Draw(rt, "files version"), Bytes: sizes.Draw(rt, "files bytes"), SHA256: texts.Draw(rt, "files sum")}
+}
+
 func anyStart(rt *rapid.T) core.RunStart { return drawStart(rt, "other start") }
 
 func drawStart(rt *rapid.T, what string) core.RunStart {
 	return core.RunStart{
-		Parent: core.RunID(texts.Draw(rt, what+" parent")), Resumed: booleans.Draw(rt, what+" resumed"), Noted: booleans.Draw(rt, what+" noted"), Head: core.CheckpointID(texts.Draw(rt, what+" head")),
+		Hosted: booleans.Draw(rt, what+" hosted"), Parent: core.RunID(texts.Draw(rt, what+" parent")), Resumed: booleans.Draw(rt, what+" resumed"), Noted: booleans.Draw(rt, what+" noted"), Head: core.CheckpointID(texts.Draw(rt, what+" head")),
 		Restored: core.CheckpointID(texts.Draw(rt, what+" restored")), LostRun: core.RunID(texts.Draw(rt, what+" lost")),
 		LostWhy: texts.Draw(rt, what+" why"), AskedAt: times.Draw(rt, what+" asked"), ReadyAt: times.Draw(rt, what+" ready"),
+		Native: texts.Draw(rt, what+" native"), CloneAt: times.Draw(rt, what+" clone"), SetupAt: times.Draw(rt, what+" setup"), SetUp: booleans.Draw(rt, what+" set up"), HookedAt: times.Draw(rt, what+" hooked"),
 	}
 }
 

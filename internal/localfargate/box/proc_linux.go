@@ -114,3 +114,23 @@ func killMarked(id string) {
 		unix.Nanosleep(&unix.Timespec{Nsec: 2e6}, nil)
 	}
 }
+
+// InNamespaceOf lists the live processes in the PID namespace of init, a process of
+// this machine's, without init itself and without zombies.
+func (c Scan) InNamespaceOf(init int) []Process {
+	space, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(init), "ns", "pid"))
+	if err != nil {
+		return nil
+	}
+	var found []Process
+	for _, below := range c.byParent {
+		for _, s := range below {
+			of, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(s.pid), "ns", "pid"))
+			if err == nil && of == space && s.pid != init && s.state != 'Z' && s.state != 'X' {
+				found = append(found, Process{PID: s.pid, Parent: s.parent, Session: s.session, Command: command(s)})
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b Process) int { return a.PID - b.PID })
+	return found
+}

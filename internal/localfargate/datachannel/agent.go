@@ -21,6 +21,12 @@ type Process interface {
 	Kill()
 }
 
+// Resizer is a [Process] whose terminal is another than the one it was given, and is
+// told of that one's size.
+type Resizer interface {
+	Resize(columns, rows uint16)
+}
+
 // Runner starts commands inside a container.
 type Runner interface {
 	// Run starts argv as leader of a session whose controlling terminal is tty. The
@@ -182,6 +188,7 @@ type worker struct {
 
 	mu       sync.Mutex
 	terminal *os.File // nil until the command runs
+	command  Process  // nil until the command runs
 	expected int64
 	early    map[int64]frame
 	paused   bool
@@ -209,7 +216,7 @@ func (w *worker) start(runner Runner, command string) (Process, error) {
 		return nil, err
 	}
 	w.mu.Lock()
-	w.terminal = master
+	w.terminal, w.command = master, process
 	w.mu.Unlock()
 	return process, nil
 }
@@ -347,6 +354,9 @@ func (w *worker) process(f frame) bool {
 		}
 		if json.Unmarshal(f.payload, &size) == nil {
 			_ = terminal.Resize(w.terminal, size.Cols, size.Rows)
+			if other, ok := w.command.(Resizer); ok {
+				other.Resize(size.Cols, size.Rows)
+			}
 		}
 	}
 	return true

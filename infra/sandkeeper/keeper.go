@@ -1,13 +1,22 @@
-package main
+// Package sandkeeper is the stack as a construct that any CDK app in Go can use:
+//
+//	sandkeeper.New(stack, "Sandkeeper", sandkeeper.Props{Install: "prod", Dist: "dist"})
+//
+// Its rule: every string that a function also knows comes from internal/names, and nothing
+// grants by a construct's convenience: each role is an explicit list. What cannot be made
+// as it was asked for panics, and so fails the synthesis, with what was expected.
+package sandkeeper
 
 import (
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-cdk-go/awscdk/v2"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awscloudwatch"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsdynamodb"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsec2"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsecs"
@@ -15,6 +24,7 @@ import (
 	"github.com/aws/aws-cdk-go/awscdk/v2/awseventstargets"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsiam"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awslogs"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awss3"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsscheduler"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsschedulertargets"
@@ -23,26 +33,6 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
-
-// Props is what one installation may choose.
-type Props struct {
-	Install      string // name of the installation, the stack and the prefix of what it names
-	Dist         string // directory with <function>/bootstrap
-	SandboxImage string // image of the sample task definition
-	Mode         string // one of names.Values: holds until an operator sets a mode
-	OnFailure    string // one of names.Values: what becomes of a sandbox whose workspace cannot be stored
-	EventBus     string // name of the bus for outbound events; the stack does not make it
-	Tenants      string // JSON: for which tenants a caller may act, by the alias of session that it invokes
-	// CheckpointConcurrency is a whole number, at least 1: invocations of the checkpoint
-	// function at a time. Empty: none is reserved.
-	CheckpointConcurrency string
-	// KeepCheckpoints is a whole number: how many of a thread's newest checkpoints outlive
-	// the day, beside the named ones. 0: all.
-	KeepCheckpoints string
-	// Local makes the variant for an engine on loopback: pinned to an account that
-	// no one owns, endpoints as parameters, task events from local Fargate.
-	Local bool
-}
 
 // The local variant belongs to an account and a region that only an emulator
 // answers for, so that its assembly cannot be deployed anywhere else.
@@ -65,9 +55,12 @@ const shardWorkers = 4
 
 const day = 24 * time.Hour
 
-// keeper is the stack while it is put together.
-type keeper struct {
-	awscdk.Stack
+// Keeper is one installation. A stack has one at most: its outputs have the names that
+// the operator's tool looks for.
+type Keeper struct {
+	constructs.Construct
+
+	stack        awscdk.Stack
 	props        Props
 	runs         awsdynamodb.TableV2
 	sandboxes    awsdynamodb.TableV2
@@ -76,11 +69,17 @@ type keeper struct {
 	jobs, shards queue
 	cluster      awsecs.Cluster
 	sandboxRole  awsiam.IRole
+	events       awssqs.Queue // dead letters of what is invoked asynchronously
+	functions    map[names.Function]awslambda.Function
+	logs         map[names.Function]awslogs.LogGroup
+	alarms       []awscloudwatch.Alarm
+	dashboard    awscloudwatch.Dashboard
 	endpoints    map[names.Key]*string
 }
 
-// newStack makes the whole stack under app.
-func newStack(app constructs.Construct, p Props) awscdk.Stack {
+// NewStack makes a stack that holds one installation and nothing else.
+func NewStack(app constructs.Construct, p Props) awscdk.Stack {
+	p = p.complete()
 	props := &awscdk.StackProps{
 		StackName:   &p.Install,
 		Description: new("Sandkeeper: the end of life of AI-agent sandboxes on Fargate"),
@@ -88,7 +87,16 @@ func newStack(app constructs.Construct, p Props) awscdk.Stack {
 	if p.Local {
 		props.Env = &awscdk.Environment{Account: new(localAccount), Region: new(localRegion)}
 	}
-	k := &keeper{Stack: awscdk.NewStack(app, &p.Install, props), props: p}
+	stack := awscdk.NewStack(app, &p.Install, props)
+	// CDK leaves this id out of logical ids: they are those of the stack's own children.
+	New(stack, "Default", p)
+	return stack
+}
+
+// New makes an installation in a scope's stack.
+func New(scope constructs.Construct, id string, p Props) *Keeper {
+	k := &Keeper{Construct: constructs.NewConstruct(scope, &id), stack: awscdk.Stack_Of(scope), props: p.complete()}
+	k.functions, k.logs = map[names.Function]awslambda.Function{}, map[names.Function]awslogs.LogGroup{}
 	k.endpoints = k.localEndpoints()
 	k.stores()
 	k.queues()
@@ -98,9 +106,11 @@ func newStack(app constructs.Construct, p Props) awscdk.Stack {
 	reclaim := k.reclaim(checkpoint)
 	reap := k.reap(probe)
 	sample := k.sampleTask()
+	tools, toolsURL := k.tools(reap)
 	session := k.session(checkpoint)
 	k.schedules(reap, checkpoint)
 	k.taskEvents(reap)
+	k.monitor()
 	k.outputs(map[names.Output]*string{
 		names.OutCheckpoint:      checkpoint.FunctionName(),
 		names.OutCheckpointURL:   url,
@@ -108,23 +118,25 @@ func newStack(app constructs.Construct, p Props) awscdk.Stack {
 		names.OutProbeFunction:   probe.FunctionName(),
 		names.OutReclaimFunction: reclaim.FunctionName(),
 		names.OutSession:         session.FunctionName(),
+		names.OutTools:           tools.FunctionName(),
+		names.OutToolsURL:        toolsURL,
 		names.OutTaskDefinition:  sample.TaskDefinitionArn(),
 		names.OutSubnets:         network.subnets,
 		names.OutSecurityGroup:   network.group,
 	})
-	return k.Stack
+	return k
 }
 
 // localEndpoints declares the endpoints as parameters without a default: a local
 // deploy that forgets them fails before any function could reach AWS.
-func (k *keeper) localEndpoints() map[names.Key]*string {
+func (k *Keeper) localEndpoints() map[names.Key]*string {
 	if !k.props.Local {
 		return nil
 	}
 	parameter := func(id string) *string {
-		return awscdk.NewCfnParameter(k.Stack, &id, &awscdk.CfnParameterProps{
-			AllowedPattern: new(loopback),
-		}).ValueAsString()
+		p := awscdk.NewCfnParameter(k.Construct, &id, &awscdk.CfnParameterProps{AllowedPattern: new(loopback)})
+		p.OverrideLogicalId(&id)
+		return p.ValueAsString()
 	}
 	return map[names.Key]*string{
 		names.EndpointURL:    parameter(names.ParamEndpoint),
@@ -133,11 +145,11 @@ func (k *keeper) localEndpoints() map[names.Key]*string {
 }
 
 // stores makes what must outlive the stack: tables and bucket.
-func (k *keeper) stores() {
-	k.runs = table(k.Stack, names.Runs)
-	k.sandboxes = table(k.Stack, names.Sandboxes)
-	k.checkpoints = table(k.Stack, names.Checkpoints)
-	k.bucket = awss3.NewBucket(k.Stack, new("logs"), &awss3.BucketProps{
+func (k *Keeper) stores() {
+	k.runs = table(k.Construct, names.Runs)
+	k.sandboxes = table(k.Construct, names.Sandboxes)
+	k.checkpoints = table(k.Construct, names.Checkpoints)
+	k.bucket = awss3.NewBucket(k.Construct, new("logs"), &awss3.BucketProps{
 		Versioned:         new(true),
 		BlockPublicAccess: awss3.BlockPublicAccess_BLOCK_ALL(),
 		ObjectOwnership:   awss3.ObjectOwnership_BUCKET_OWNER_ENFORCED,
@@ -153,6 +165,11 @@ func (k *keeper) stores() {
 			// Logs alone: checkpoints share packs, which only their collection may judge.
 			TagFilters: &map[string]any{names.TagKind: names.KindLog},
 			Expiration: days(core.DefaultLimits.Retention + names.ObjectsOutlive),
+		}, {
+			// What was said is in the log by then, or nobody listened.
+			TagFilters:                  &map[string]any{names.TagKind: names.KindSpool},
+			Expiration:                  days(day),
+			NoncurrentVersionExpiration: days(day),
 		}},
 	})
 }
@@ -165,7 +182,7 @@ type queue struct {
 }
 
 // queues makes the queue of reclaim jobs and that of shards to sweep.
-func (k *keeper) queues() {
+func (k *Keeper) queues() {
 	limits := core.DefaultLimits
 	k.jobs = k.queue(names.ReclaimJobs, names.ReclaimDead, queueSpec{
 		timeout: limits.ReclaimTimeout, keep: 4 * day, receives: 5, batch: 10, workers: reclaimWorkers,
@@ -175,6 +192,15 @@ func (k *keeper) queues() {
 	k.shards = k.queue(names.SweepShards, names.SweepDead, queueSpec{
 		// A shard a time: each has the whole of a sweep's time.
 		timeout: limits.SweepTimeout, keep: time.Hour, receives: 3, batch: 1, workers: shardWorkers,
+	})
+	k.events = k.deadQueue(names.EventDead)
+}
+
+// deadQueue makes a queue for what failed each time it was tried.
+func (k *Keeper) deadQueue(id string) awssqs.Queue {
+	return awssqs.NewQueue(k.Construct, &id, &awssqs.QueueProps{
+		EnforceSSL:      new(true),
+		RetentionPeriod: days(14 * day),
 	})
 }
 
@@ -187,12 +213,9 @@ type queueSpec struct {
 	workers  float64       // invocations at a time
 }
 
-func (k *keeper) queue(id, dead string, spec queueSpec) queue {
-	letters := awssqs.NewQueue(k.Stack, &dead, &awssqs.QueueProps{
-		EnforceSSL:      new(true),
-		RetentionPeriod: days(14 * day),
-	})
-	return queue{dead: letters, spec: spec, Queue: awssqs.NewQueue(k.Stack, &id, &awssqs.QueueProps{
+func (k *Keeper) queue(id, dead string, spec queueSpec) queue {
+	letters := k.deadQueue(dead)
+	return queue{dead: letters, spec: spec, Queue: awssqs.NewQueue(k.Construct, &id, &awssqs.QueueProps{
 		EnforceSSL: new(true),
 		// Six times the consumer's timeout: a batch that is still being worked on
 		// must not be handed out again.
@@ -203,8 +226,8 @@ func (k *keeper) queue(id, dead string, spec queueSpec) queue {
 }
 
 // consume feeds a queue's messages to a function.
-func (k *keeper) consume(id string, q queue, f awslambda.Function) {
-	awslambda.NewEventSourceMapping(k.Stack, &id, &awslambda.EventSourceMappingProps{
+func (k *Keeper) consume(id string, q queue, f awslambda.Function) {
+	awslambda.NewEventSourceMapping(k.Construct, &id, &awslambda.EventSourceMappingProps{
 		Target:         f,
 		EventSourceArn: q.QueueArn(),
 		BatchSize:      &q.spec.batch,
@@ -220,9 +243,9 @@ type network struct{ subnets, group *string }
 
 // network makes public subnets without NAT: a sandbox needs a route to Systems
 // Manager for ECS Exec and nothing may reach it.
-func (k *keeper) network() network {
+func (k *Keeper) network() network {
 	zones := []*string{zone(0), zone(1)}
-	vpc := awsec2.NewVpc(k.Stack, new("vpc"), &awsec2.VpcProps{
+	vpc := awsec2.NewVpc(k.Construct, new("vpc"), &awsec2.VpcProps{
 		// Zones by intrinsic function: a look-up would need an account.
 		AvailabilityZones: &zones,
 		NatGateways:       new(0.0),
@@ -232,10 +255,10 @@ func (k *keeper) network() network {
 			Name: new("sandboxes"), SubnetType: awsec2.SubnetType_PUBLIC, CidrMask: new(20.0),
 		}},
 	})
-	group := awsec2.NewSecurityGroup(k.Stack, new("sandbox-group"), &awsec2.SecurityGroupProps{
+	group := awsec2.NewSecurityGroup(k.Construct, new("sandbox-group"), &awsec2.SecurityGroupProps{
 		Vpc: vpc, Description: new("Sandboxes: outbound only"),
 	})
-	k.cluster = awsecs.NewCluster(k.Stack, new("cluster"), &awsecs.ClusterProps{
+	k.cluster = awsecs.NewCluster(k.Construct, new("cluster"), &awsecs.ClusterProps{
 		Vpc:         vpc,
 		ClusterName: &k.props.Install,
 		// Exec output is journals and secrets' surroundings: it goes to no log.
@@ -252,7 +275,7 @@ func zone(i float64) *string { return awscdk.Fn_Select(&i, awscdk.Fn_GetAzs(new(
 // sampleTask is a task definition that satisfies what ECS Exec asks for: an init
 // process, a writable root file system, a role with the four channel actions and
 // nothing of ours, and a main process that outlives the agent.
-func (k *keeper) sampleTask() awsecs.FargateTaskDefinition {
+func (k *Keeper) sampleTask() awsecs.FargateTaskDefinition {
 	channels := []grant{{
 		actions: []string{
 			"ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
@@ -260,8 +283,8 @@ func (k *keeper) sampleTask() awsecs.FargateTaskDefinition {
 		},
 		resources: []*string{new("*")}, // these actions know no resource
 	}}
-	k.sandboxRole = role(k.Stack, "sandbox-role", "ecs-tasks.amazonaws.com", channels).WithoutPolicyUpdates(nil)
-	task := awsecs.NewFargateTaskDefinition(k.Stack, new("sandbox"), &awsecs.FargateTaskDefinitionProps{
+	k.sandboxRole = role(k.Construct, "sandbox-role", "ecs-tasks.amazonaws.com", channels).WithoutPolicyUpdates(nil)
+	task := awsecs.NewFargateTaskDefinition(k.Construct, new("sandbox"), &awsecs.FargateTaskDefinitionProps{
 		Family:          join(k.props.Install, "-", names.SandboxFamily),
 		Cpu:             new(256.0),
 		MemoryLimitMiB:  new(512.0),
@@ -274,15 +297,15 @@ func (k *keeper) sampleTask() awsecs.FargateTaskDefinition {
 		Essential:              new(true),
 		ReadonlyRootFilesystem: new(false),
 		StopTimeout:            duration(30 * time.Second),
-		LinuxParameters: awsecs.NewLinuxParameters(k.Stack, new("sandbox-linux"), &awsecs.LinuxParametersProps{
+		LinuxParameters: awsecs.NewLinuxParameters(k.Construct, new("sandbox-linux"), &awsecs.LinuxParametersProps{
 			InitProcessEnabled: new(true),
 		}),
 	})
 	return task
 }
 
-func (k *keeper) probe() awslambda.Function {
-	return function(k.Stack, k.props, functionSpec{
+func (k *Keeper) probe() awslambda.Function {
+	return k.function(functionSpec{
 		name:     names.Probe,
 		about:    "Asks sandboxes' journals by ECS Exec whether their agents ended",
 		timeout:  core.DefaultLimits.ProbeTimeout,
@@ -296,8 +319,8 @@ func (k *keeper) probe() awslambda.Function {
 // checkpoint makes the function and its URL, at which agents ask for grants. The URL
 // takes everybody's requests: whoever has the token of a live step is answered, others
 // are not, since no sandbox has credentials that AWS could check.
-func (k *keeper) checkpoint() (awslambda.Function, *string) {
-	f := function(k.Stack, k.props, functionSpec{
+func (k *Keeper) checkpoint() (awslambda.Function, *string) {
+	f := k.function(functionSpec{
 		name:     names.Checkpoint,
 		about:    "Keeps the workspaces of threads: grants, heads, forks, restores and collection",
 		timeout:  core.DefaultLimits.CheckpointTimeout,
@@ -313,32 +336,32 @@ func (k *keeper) checkpoint() (awslambda.Function, *string) {
 		},
 		local:    k.endpoints,
 		grants:   k.checkpointGrants(),
-		reserved: k.checkpointConcurrency(),
+		async:    true,
+		reserved: concurrency("checkpointConcurrency", k.props.CheckpointConcurrency),
 	})
 	url := f.AddFunctionUrl(&awslambda.FunctionUrlOptions{AuthType: awslambda.FunctionUrlAuthType_NONE})
 	return f, url.Url()
 }
 
-// checkpointConcurrency caps the function that everybody may call, so that a flood
-// leaves the account's concurrency to the others. There is no default: an account whose
-// limit is 10, as new ones have, has none to reserve, and its deploy would fail. It
-// panics, and so fails the synthesis, for what is no number of invocations; 0 would be
-// one, and refuse them all.
-func (k *keeper) checkpointConcurrency() *float64 {
-	given := k.props.CheckpointConcurrency
+// concurrency caps a function that everybody may call, so that a flood leaves the
+// account's concurrency to the others. There is no default: an account whose limit is 10,
+// as new ones have, has none to reserve, and its deploy would fail. It panics, and so
+// fails the synthesis, for what is no number of invocations; 0 would be one, and refuse
+// them all.
+func concurrency(context, given string) *float64 {
 	if given == "" {
 		return nil
 	}
 	n, err := strconv.ParseUint(given, 10, 31)
 	if err != nil || n == 0 {
-		panic(fmt.Errorf("context checkpointConcurrency: want a whole number of at least 1, got %q", given))
+		panic(fmt.Errorf("context %s: want a whole number of at least 1, got %q", context, given))
 	}
 	return new(float64(n))
 }
 
 // keepCheckpoints panics, and so fails the synthesis, for what is no number: the function
 // would not start.
-func (k *keeper) keepCheckpoints() *string {
+func (k *Keeper) keepCheckpoints() *string {
 	given := k.props.KeepCheckpoints
 	if _, err := strconv.ParseUint(given, 10, 31); err != nil {
 		panic(fmt.Errorf("context keepCheckpoints: want a whole number of at least 0, got %q", given))
@@ -346,8 +369,8 @@ func (k *keeper) keepCheckpoints() *string {
 	return &given
 }
 
-func (k *keeper) reclaim(checkpoint awslambda.Function) awslambda.Function {
-	f := function(k.Stack, k.props, functionSpec{
+func (k *Keeper) reclaim(checkpoint awslambda.Function) awslambda.Function {
+	f := k.function(functionSpec{
 		name:     names.Reclaim,
 		about:    "Has workspaces saved, then stops the tasks of ended runs or marks them idle",
 		timeout:  core.DefaultLimits.ReclaimTimeout,
@@ -369,8 +392,8 @@ func (k *keeper) reclaim(checkpoint awslambda.Function) awslambda.Function {
 	return f
 }
 
-func (k *keeper) reap(probe awslambda.Function) awslambda.Function {
-	f := function(k.Stack, k.props, functionSpec{
+func (k *Keeper) reap(probe awslambda.Function) awslambda.Function {
+	f := k.function(functionSpec{
 		name:     names.Reap,
 		about:    "Finds detached runs whose agents ended, finishes them, hands their sandboxes to reclaim",
 		timeout:  core.DefaultLimits.SweepTimeout,
@@ -389,6 +412,7 @@ func (k *keeper) reap(probe awslambda.Function) awslambda.Function {
 		},
 		local:    k.endpoints,
 		grants:   k.reapGrants(probe),
+		async:    true,
 		dropLate: true, // a missed tick is worthless a minute later
 	})
 	k.consume("reap-source", k.shards, f)
@@ -397,8 +421,8 @@ func (k *keeper) reap(probe awslambda.Function) awslambda.Function {
 
 // session makes what hosts invoke. Whoever may invoke it, or an alias of it, may act for
 // the tenants that are listed for that alias.
-func (k *keeper) session(checkpoint awslambda.Function) awslambda.Function {
-	return function(k.Stack, k.props, functionSpec{
+func (k *Keeper) session(checkpoint awslambda.Function) awslambda.Function {
+	return k.function(functionSpec{
 		name:     names.Session,
 		about:    "Begins, attaches, tails, leaves, pauses and ends runs for hosts",
 		timeout:  core.SessionTimeout,
@@ -411,6 +435,8 @@ func (k *keeper) session(checkpoint awslambda.Function) awslambda.Function {
 			names.Cluster:            k.cluster.ClusterArn(),
 			names.ReclaimQueue:       k.jobs.QueueUrl(),
 			names.CheckpointFunction: checkpoint.FunctionName(),
+			names.ToolsFunction:      new(deployedName(k.props, names.Tools)),
+			names.HostFunctions:      new(strings.Join(k.hostFunctions(), ",")),
 			names.EventBus:           &k.props.EventBus,
 			names.Install:            &k.props.Install,
 			names.Tenants:            &k.props.Tenants,
@@ -432,13 +458,13 @@ type timetable struct {
 // schedules fire reap once a minute, and once a day for what looks at everything, and
 // the collection of garbage once a day. A tick that could not be delivered is dropped:
 // the next one sees all that it would have seen.
-func (k *keeper) schedules(reap, checkpoint awslambda.Function) {
-	invoke := role(k.Stack, "schedule-role", "scheduler.amazonaws.com", []grant{{
+func (k *Keeper) schedules(reap, checkpoint awslambda.Function) {
+	invoke := role(k.Construct, "schedule-role", "scheduler.amazonaws.com", []grant{{
 		actions: []string{"lambda:InvokeFunction"}, resources: []*string{reap.FunctionArn(), checkpoint.FunctionArn()},
-	}}).WithoutPolicyUpdates(nil)
+	}, k.buries()}).WithoutPolicyUpdates(nil)
 	for _, t := range []timetable{{
-		name: names.TickSchedule, detailType: names.DetailScheduleTick, about: "One sweep a minute", target: reap,
-		when: awsscheduler.ScheduleExpression_Rate(duration(time.Minute)), within: time.Minute,
+		name: names.TickSchedule, detailType: names.DetailScheduleTick, about: "One sweep of all that has not ended", target: reap,
+		when: awsscheduler.ScheduleExpression_Rate(duration(k.scheduleRate())), within: time.Minute,
 	}, {
 		name: names.DailySchedule, detailType: names.DetailScheduleDaily, about: "One audit of ECS and one prune of idle sandboxes a day", target: reap,
 		// Not on the hour, when everybody's daily work asks ECS.
@@ -455,15 +481,16 @@ func daily(hour, minute string) awsscheduler.ScheduleExpression {
 	return awsscheduler.ScheduleExpression_Cron(&awsscheduler.CronOptionsWithTimezone{Hour: &hour, Minute: &minute})
 }
 
-func (k *keeper) schedule(t timetable, invoke awsiam.IRole) {
-	awsscheduler.NewSchedule(k.Stack, &t.name, &awsscheduler.ScheduleProps{
+func (k *Keeper) schedule(t timetable, invoke awsiam.IRole) {
+	awsscheduler.NewSchedule(k.Construct, &t.name, &awsscheduler.ScheduleProps{
 		ScheduleName: join(k.props.Install, "-", t.name),
 		Description:  &t.about,
 		Schedule:     t.when,
 		Target: awsschedulertargets.NewLambdaInvoke(t.target, &awsschedulertargets.ScheduleTargetBaseProps{
-			Role:          invoke,
-			RetryAttempts: &t.retries,
-			MaxEventAge:   duration(t.within),
+			Role:            invoke,
+			RetryAttempts:   &t.retries,
+			MaxEventAge:     duration(t.within),
+			DeadLetterQueue: k.events,
 			Input: awsscheduler.ScheduleTargetInput_FromObject(map[string]any{
 				"source":        names.SourceSchedule,
 				"detail-type":   t.detailType,
@@ -475,15 +502,15 @@ func (k *keeper) schedule(t timetable, invoke awsiam.IRole) {
 }
 
 // taskEvents sends the stopped tasks of the cluster to reap: a hint to look now.
-func (k *keeper) taskEvents(reap awslambda.Function) {
+func (k *Keeper) taskEvents(reap awslambda.Function) {
 	k.taskRule("task-stopped", names.SourceECS, reap)
 	if k.props.Local {
 		k.taskRule("local-task-stopped", names.SourceLocalECS, reap)
 	}
 }
 
-func (k *keeper) taskRule(id, source string, reap awslambda.Function) {
-	awsevents.NewRule(k.Stack, &id, &awsevents.RuleProps{
+func (k *Keeper) taskRule(id, source string, reap awslambda.Function) {
+	awsevents.NewRule(k.Construct, &id, &awsevents.RuleProps{
 		Description: new("Stopped tasks of the sandboxes' cluster"),
 		EventPattern: &awsevents.EventPattern{
 			Source:     texts([]string{source}),
@@ -500,7 +527,7 @@ func (k *keeper) taskRule(id, source string, reap awslambda.Function) {
 	})
 }
 
-func (k *keeper) outputs(more map[names.Output]*string) {
+func (k *Keeper) outputs(more map[names.Output]*string) {
 	all := map[names.Output]*string{
 		names.OutRunsTable:       k.runs.TableName(),
 		names.OutSandboxesTable:  k.sandboxes.TableName(),
@@ -510,6 +537,7 @@ func (k *keeper) outputs(more map[names.Output]*string) {
 		names.OutDeadLetterQueue: k.jobs.dead.QueueUrl(),
 		names.OutShardQueue:      k.shards.QueueUrl(),
 		names.OutShardDead:       k.shards.dead.QueueUrl(),
+		names.OutEventDead:       k.events.QueueUrl(),
 		names.OutEventBus:        &k.props.EventBus,
 		names.OutCluster:         k.cluster.ClusterArn(),
 		names.OutInstall:         &k.props.Install,
@@ -517,6 +545,7 @@ func (k *keeper) outputs(more map[names.Output]*string) {
 	}
 	maps.Copy(all, more)
 	for _, id := range slices.Sorted(maps.Keys(all)) {
-		awscdk.NewCfnOutput(k.Stack, new(string(id)), &awscdk.CfnOutputProps{Value: all[id]})
+		output := awscdk.NewCfnOutput(k.Construct, new(string(id)), &awscdk.CfnOutputProps{Value: all[id]})
+		output.OverrideLogicalId(new(string(id)))
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package sandkeeper
 
 import (
 	"fmt"
@@ -34,6 +34,8 @@ type functionSpec struct {
 	env      map[names.Key]*string // exactly names.Env[name]
 	local    map[names.Key]*string // the local variant's endpoints, else nil
 	grants   []grant
+	// async is for what others invoke without waiting: what fails becomes a dead letter.
+	async bool
 	// dropLate makes an asynchronous invocation worth one try within a minute.
 	dropLate bool
 	// reserved is how many invocations there are at a time, at most; the account keeps as
@@ -44,7 +46,8 @@ type functionSpec struct {
 // function makes a function with its own log group and its own role. It panics,
 // and so fails the synthesis, unless the environment is exactly names.Env's and
 // the binary is there.
-func function(scope constructs.Construct, p Props, spec functionSpec) awslambda.Function {
+func (k *Keeper) function(spec functionSpec) awslambda.Function {
+	scope, p := k.Construct, k.props
 	if err := checkEnv(spec.name, spec.env); err != nil {
 		panic(err)
 	}
@@ -63,6 +66,9 @@ func function(scope constructs.Construct, p Props, spec functionSpec) awslambda.
 		actions:   []string{"logs:CreateLogStream", "logs:PutLogEvents"},
 		resources: []*string{logs.LogGroupArn()},
 	})
+	if spec.async {
+		grants = append(grants, k.buries())
+	}
 	props := &awslambda.FunctionProps{
 		FunctionName:  &name,
 		Description:   &spec.about,
@@ -80,11 +86,15 @@ func function(scope constructs.Construct, p Props, spec functionSpec) awslambda.
 		// A role that constructs cannot widen: what it may do is spec.grants.
 		Role: role(scope, id+"-role", "lambda.amazonaws.com", grants).WithoutPolicyUpdates(nil),
 	}
+	if spec.async {
+		props.DeadLetterQueue = k.events
+	}
 	if spec.dropLate {
 		props.RetryAttempts = new(0.0)
 		props.MaxEventAge = duration(time.Minute)
 	}
-	return awslambda.NewFunction(scope, &id, props)
+	k.logs[spec.name], k.functions[spec.name] = logs, awslambda.NewFunction(scope, &id, props)
+	return k.functions[spec.name]
 }
 
 // deployedName is what a function is called in the account.

@@ -1,4 +1,4 @@
-package main
+package sandkeeper
 
 import (
 	"crypto/md5"
@@ -73,8 +73,8 @@ func synthesize(out, dist string, context map[string]any) template {
 	given := map[string]any{"install": "keeper", "dist": dist}
 	maps.Copy(given, context)
 	app := awscdk.NewApp(&awscdk.AppProps{Outdir: &out, Context: &given})
-	p := propsFrom(app)
-	newStack(app, p)
+	p := FromContext(app)
+	NewStack(app, p)
 	app.Synth(nil)
 	data, err := os.ReadFile(filepath.Join(out, p.Install+".template.json"))
 	if err != nil {
@@ -85,6 +85,16 @@ func synthesize(out, dist string, context map[string]any) template {
 		panic(err)
 	}
 	return t
+}
+
+// chosen is the stack of an app with that context.
+func chosen(t *testing.T, context map[string]any) template {
+	t.Helper()
+	dir := t.TempDir()
+	for _, f := range names.Functions {
+		writeBinary(dir, f)
+	}
+	return synthesize(t.TempDir(), dir, context)
 }
 
 // all returns the resources of a type by logical id, and fails if there are none.
@@ -231,8 +241,8 @@ func TestStoresOutliveTheStack(t *testing.T) {
 // log stays.
 func TestLogsGoWithTheirRecords(t *testing.T) {
 	rules := at(production.one(t, "AWS::S3::Bucket", "logs").Properties, "LifecycleConfiguration", "Rules").([]any)
-	if len(rules) != 2 {
-		t.Fatalf("%d rules, want 2", len(rules))
+	if len(rules) != 3 {
+		t.Fatalf("%d rules, want 3", len(rules))
 	}
 	same(t, "rule of every object", rules[0], properties{
 		"AbortIncompleteMultipartUpload": properties{"DaysAfterInitiation": 1},
@@ -243,6 +253,10 @@ func TestLogsGoWithTheirRecords(t *testing.T) {
 	same(t, "rule of logs", rules[1], properties{
 		"ExpirationInDays": 121, "Status": "Enabled",
 		"TagFilters": []properties{{"Key": names.TagKind, "Value": names.KindLog}},
+	})
+	same(t, "rule of the spool", rules[2], properties{
+		"ExpirationInDays": 1, "NoncurrentVersionExpiration": properties{"NoncurrentDays": 1}, "Status": "Enabled",
+		"TagFilters": []properties{{"Key": names.TagKind, "Value": names.KindSpool}},
 	})
 	expiry := time.Duration(at(rules[1], "ExpirationInDays").(float64)) * 24 * time.Hour
 	if segments := core.DefaultLimits.Retention + names.SegmentsOutlive; expiry != core.DefaultLimits.Retention+names.ObjectsOutlive || expiry < segments+24*time.Hour {
@@ -282,8 +296,8 @@ func TestQueues(t *testing.T) {
 		{names.ReclaimJobs, names.ReclaimDead, "reclaim-source", names.Reclaim, 4 * day, 5, 10, reclaimWorkers},
 		{names.SweepShards, names.SweepDead, "reap-source", names.Reap, day / 24, 3, 1, shardWorkers},
 	}
-	if n := len(production.all(t, "AWS::SQS::Queue")); n != 2*len(tests) {
-		t.Errorf("%d queues, want %d", n, 2*len(tests))
+	if n := len(production.all(t, "AWS::SQS::Queue")); n != 2*len(tests)+1 {
+		t.Errorf("%d queues, want %d and that of events", n, 2*len(tests))
 	}
 	for _, test := range tests {
 		t.Run(test.queue, func(t *testing.T) {
@@ -321,7 +335,7 @@ func TestWhatIsNoBusIsRefused(t *testing.T) {
 					t.Errorf("%s: said %q", bus, said)
 				}
 			}()
-			(&keeper{props: Props{EventBus: bus}}).bus()
+			(&Keeper{props: Props{EventBus: bus}}).bus()
 		}()
 	}
 }
@@ -366,31 +380,35 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// TestEverybodyReachesOnlyTheURL: agents have no credentials, only the URL's own check
-// of their token. Nobody may invoke the function otherwise, and no other function has a
-// URL.
-func TestEverybodyReachesOnlyTheURL(t *testing.T) {
-	if n := len(production.all(t, "AWS::Lambda::Url")); n != 1 {
-		t.Errorf("%d URLs, want 1", n)
-	}
+// TestEverybodyReachesOnlyTheURLs: agents have no credentials, only the URLs' own check
+// of their token or bearer. Nobody may invoke those functions otherwise, and no other
+// function has a URL.
+func TestEverybodyReachesOnlyTheURLs(t *testing.T) {
+	want := []string{"checkpoint.Arn", "tools.Arn"}
+	var functions []string
 	for _, r := range production.all(t, "AWS::Lambda::Url") {
-		same(t, "function", flat(r.Properties["TargetFunctionArn"]), "checkpoint.Arn")
+		functions = append(functions, flat(r.Properties["TargetFunctionArn"]))
 		same(t, "authentication", r.Properties["AuthType"], "NONE")
 		same(t, "pages of others", r.Properties["Cors"], nil)
 	}
-	var open []string
+	slices.Sort(functions)
+	same(t, "functions with a URL", functions, want)
+	open := map[string][]string{}
 	for _, r := range production.all(t, "AWS::Lambda::Permission") {
 		if r.Properties["Principal"] != "*" {
 			continue
 		}
-		open = append(open, flat(r.Properties["Action"]))
-		same(t, "function open to all", flat(r.Properties["FunctionName"]), "checkpoint.Arn")
+		name := flat(r.Properties["FunctionName"])
+		open[name] = append(open[name], flat(r.Properties["Action"]))
 		if r.Properties["FunctionUrlAuthType"] != "NONE" && r.Properties["InvokedViaFunctionUrl"] != true {
 			t.Errorf("everybody may %s otherwise than by the URL: %v", flat(r.Properties["Action"]), r.Properties)
 		}
 	}
-	slices.Sort(open)
-	same(t, "what everybody may", open, []string{"lambda:InvokeFunction", "lambda:InvokeFunctionUrl"})
+	same(t, "functions open to all", slices.Sorted(maps.Keys(open)), want)
+	for name, actions := range open {
+		slices.Sort(actions)
+		same(t, "what everybody may with "+name, actions, []string{"lambda:InvokeFunction", "lambda:InvokeFunctionUrl"})
+	}
 }
 
 // TestContextCapsWhatEverybodyReaches: and no other function, whether the number comes as
@@ -400,25 +418,22 @@ func TestContextCapsWhatEverybodyReaches(t *testing.T) {
 	for _, f := range names.Functions {
 		writeBinary(dir, f)
 	}
-	capped := func(n any) template {
-		return synthesize(t.TempDir(), dir, map[string]any{"checkpointConcurrency": n})
+	capped := func(checkpoint, tools any) template {
+		return synthesize(t.TempDir(), dir, map[string]any{"checkpointConcurrency": checkpoint, "toolsConcurrency": tools})
 	}
 	for _, test := range []struct {
-		name string
-		of   template
-		want any
+		name              string
+		of                template
+		checkpoint, tools any
 	}{
-		{"the stack without context reserves none", production, nil},
-		{"the local variant reserves none", local, nil},
-		{"the CLI's text", capped("1"), 1},
-		{"a number", capped(20), 20},
+		{"the stack without context reserves none", production, nil, nil},
+		{"the local variant reserves none", local, nil, nil},
+		{"the CLI's text", capped("1", "30"), 1, 30},
+		{"a number", capped(20, 5), 20, 5},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			for _, f := range names.Functions {
-				want := test.want
-				if f != names.Checkpoint {
-					want = nil
-				}
+				want := map[names.Function]any{names.Checkpoint: test.checkpoint, names.Tools: test.tools}[f]
 				reserved := test.of.one(t, "AWS::Lambda::Function", string(f)).Properties["ReservedConcurrentExecutions"]
 				same(t, string(f)+" reserved concurrency", reserved, want)
 			}
@@ -439,7 +454,45 @@ func TestWhatIsNoConcurrencyIsRefused(t *testing.T) {
 				}
 			}()
 			app := awscdk.NewApp(&awscdk.AppProps{Outdir: new(t.TempDir()), Context: &map[string]any{"checkpointConcurrency": given}})
-			(&keeper{props: propsFrom(app)}).checkpointConcurrency()
+			concurrency("checkpointConcurrency", FromContext(app).CheckpointConcurrency)
+		}()
+	}
+}
+
+// TestContextListsTheFunctionsOfTheHost: tools and session may call those and no other,
+// and are told the same list. Where there is none they may call none.
+func TestContextListsTheFunctionsOfTheHost(t *testing.T) {
+	dir := t.TempDir()
+	for _, f := range names.Functions {
+		writeBinary(dir, f)
+	}
+	const foreign = "arn:aws:lambda:eu-west-1:123456789012:function:shared:live"
+	listing := synthesize(t.TempDir(), dir, map[string]any{"hostFunctions": "search, tickets:3," + foreign})
+	own := "lambda:InvokeFunction arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:"
+	for _, f := range []names.Function{names.Tools, names.Session} {
+		listed := func(of template) any {
+			return at(of.one(t, "AWS::Lambda::Function", string(f)).Properties, "Environment", "Variables", string(names.HostFunctions))
+		}
+		same(t, string(f)+" is told", listed(listing), "search,tickets:3,"+foreign)
+		same(t, string(f)+" is told without context", listed(production), names.None)
+		same(t, string(f)+" is told in the local variant", listed(local), "keeper-example-tool")
+		want := append(slices.Clone(ships[string(f)+"-role"]), own+"search", own+"tickets:3", "lambda:InvokeFunction "+foreign)
+		got := grants(t, listing.one(t, "AWS::IAM::Role", string(f)+"-role"))
+		slices.Sort(want)
+		slices.Sort(got)
+		same(t, string(f)+" may", got, want)
+	}
+}
+
+func TestWhatIsNoFunctionIsRefused(t *testing.T) {
+	for _, given := range []string{"*", "search*", "a,,b", "arn:aws:lambda:*:123456789012:function:a", "arn:aws:s3:::bucket", "a b", "a:b:c"} {
+		func() {
+			defer func() {
+				if said := fmt.Sprint(recover()); !strings.Contains(said, "context hostFunctions: want names or ARNs") {
+					t.Errorf("%q: said %q", given, said)
+				}
+			}()
+			(&Keeper{props: Props{HostFunctions: given}}).hostFunctions()
 		}()
 	}
 }
@@ -471,7 +524,7 @@ func TestContextSaysHowManyCheckpointsAreKept(t *testing.T) {
 				}
 			}()
 			app := awscdk.NewApp(&awscdk.AppProps{Outdir: new(t.TempDir()), Context: &map[string]any{"keepCheckpoints": given}})
-			(&keeper{props: propsFrom(app)}).keepCheckpoints()
+			(&Keeper{props: FromContext(app)}).keepCheckpoints()
 		}()
 	}
 }
@@ -520,6 +573,7 @@ func TestFunctions(t *testing.T) {
 		names.Reclaim:    limits.ReclaimTimeout.Seconds(),
 		names.Checkpoint: limits.CheckpointTimeout.Seconds(),
 		names.Session:    core.SessionTimeout.Seconds(),
+		names.Tools:      core.ToolsTimeout.Seconds(),
 	}
 	for _, f := range names.Functions {
 		r := production.one(t, "AWS::Lambda::Function", string(f)).Properties
@@ -573,7 +627,7 @@ func TestEventsAreWhatTheStackSends(t *testing.T) {
 
 func event(t *testing.T, file string, into any) {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("..", "events", file))
+	data, err := os.ReadFile(filepath.Join("..", "..", "events", file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -596,7 +650,7 @@ func TestFunctionRefusesAnotherEnvironment(t *testing.T) {
 		want   string
 	}{
 		{"a missing key", func(env map[names.Key]*string) { delete(env, names.SandboxesTable) }, "function reclaim: no value for SANDBOXES_TABLE"},
-		{"a key too many", func(env map[names.Key]*string) { env[names.Install] = new("x") }, "function reclaim: INSTALL is not in its list"},
+		{"a key too many", func(env map[names.Key]*string) { env[names.Cluster] = new("x") }, "function reclaim: CLUSTER_ARN is not in its list"},
 		{"a mode that is none", func(env map[names.Key]*string) { env[names.Mode] = new("dry") }, `function reclaim: MODE: want observe or enforce, got "dry"`},
 		{"a policy that is none", func(env map[names.Key]*string) { env[names.OnFailure] = new("retry") }, `function reclaim: ON_CHECKPOINT_FAILURE: want hold or release, got "retry"`},
 	}
@@ -611,7 +665,7 @@ func TestFunctionRefusesAnotherEnvironment(t *testing.T) {
 			stack := awscdk.NewStack(app, new("s"), nil)
 			env := maps.Clone(whole)
 			test.change(env)
-			function(stack, Props{Dist: t.TempDir()}, functionSpec{name: names.Reclaim, env: env})
+			(&Keeper{Construct: stack, stack: stack, props: Props{Dist: t.TempDir()}}).function(functionSpec{name: names.Reclaim, env: env})
 		})
 	}
 }
@@ -631,7 +685,7 @@ func TestAFirstDeployObserves(t *testing.T) {
 
 func TestContextChoosesTheMode(t *testing.T) {
 	app := awscdk.NewApp(&awscdk.AppProps{Outdir: new(t.TempDir()), Context: &map[string]any{"mode": names.ModeEnforce}})
-	same(t, "mode", propsFrom(app).Mode, names.ModeEnforce)
+	same(t, "mode", FromContext(app).Mode, names.ModeEnforce)
 }
 
 // TestContextChoosesWhatAFailedCheckpointDoes: without it, what a sandbox holds is kept
@@ -687,7 +741,7 @@ var ships = map[string][]string{
 		"events:PutEvents arn:AWS::Partition:events:AWS::Region:AWS::AccountId:event-bus/default if StringEquals events:source sandkeeper",
 		"sqs:ChangeMessageVisibility sweepshards.Arn", "sqs:DeleteMessage sweepshards.Arn",
 		"sqs:GetQueueAttributes sweepshards.Arn", "sqs:ReceiveMessage sweepshards.Arn",
-		"sqs:SendMessage reclaimjobs.Arn", "sqs:SendMessage sweepshards.Arn",
+		"sqs:SendMessage reclaimjobs.Arn", "sqs:SendMessage sweepshards.Arn", "sqs:SendMessage eventdeadletters.Arn",
 	},
 	"probe-role": {
 		"dynamodb:GetItem sandboxes.Arn",
@@ -705,7 +759,7 @@ var ships = map[string][]string{
 		"logs:CreateLogStream checkpointlogs.Arn", "logs:PutLogEvents checkpointlogs.Arn",
 		"s3:DeleteObjectVersion logs.Arn/*/threads/*", "s3:GetObject logs.Arn/*/threads/*", "s3:GetObjectVersion logs.Arn/*/threads/*",
 		"s3:PutObject logs.Arn/*/threads/*", "s3:ListBucket logs.Arn", "s3:ListBucketVersions logs.Arn",
-		"sqs:SendMessage reclaimjobs.Arn",
+		"sqs:SendMessage reclaimjobs.Arn", "sqs:SendMessage eventdeadletters.Arn",
 		"ssmmessages:OpenDataChannel arn:AWS::Partition:ssm:AWS::Region:AWS::AccountId:session/ecs-execute-command-*",
 	},
 	"reclaim-role": {
@@ -733,11 +787,18 @@ var ships = map[string][]string{
 		"ecs:TagResource " + allTasks + " if StringEquals ecs:CreateAction RunTask",
 		"iam:PassRole sandboxrole.Arn if StringEquals iam:PassedToService ecs-tasks.amazonaws.com",
 		"ssmmessages:OpenDataChannel arn:AWS::Partition:ssm:AWS::Region:AWS::AccountId:session/ecs-execute-command-*",
+		"lambda:GetFunctionUrlConfig arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:keeper-tools",
 		"lambda:InvokeFunction checkpoint.Arn", "sqs:SendMessage reclaimjobs.Arn",
 		"events:PutEvents arn:AWS::Partition:events:AWS::Region:AWS::AccountId:event-bus/default if StringEquals events:source sandkeeper",
 		"logs:CreateLogStream sessionlogs.Arn", "logs:PutLogEvents sessionlogs.Arn",
 	},
-	"schedule-role": {"lambda:InvokeFunction checkpoint.Arn", "lambda:InvokeFunction reap.Arn"},
+	"tools-role": {
+		"dynamodb:GetItem runs.Arn", "dynamodb:UpdateItem runs.Arn",
+		"lambda:InvokeFunction reap.Arn",
+		"logs:CreateLogStream toolslogs.Arn", "logs:PutLogEvents toolslogs.Arn",
+		"s3:PutObject logs.Arn/*/spool/*", "s3:PutObjectTagging logs.Arn/*/spool/*",
+	},
+	"schedule-role": {"lambda:InvokeFunction checkpoint.Arn", "lambda:InvokeFunction reap.Arn", "sqs:SendMessage eventdeadletters.Arn"},
 	"sandbox-role": {
 		"ssmmessages:CreateControlChannel *", "ssmmessages:CreateDataChannel *",
 		"ssmmessages:OpenControlChannel *", "ssmmessages:OpenDataChannel *",
@@ -861,7 +922,8 @@ func TestOutputs(t *testing.T) {
 		names.OutRunsTable, names.OutSandboxesTable, names.OutCheckpoints, names.OutBucket, names.OutReclaimQueue,
 		names.OutDeadLetterQueue, names.OutCluster, names.OutTaskDefinition, names.OutReapFunction,
 		names.OutProbeFunction, names.OutReclaimFunction, names.OutSubnets, names.OutSecurityGroup, names.OutInstall, names.OutMode,
-		names.OutShardQueue, names.OutShardDead, names.OutEventBus, names.OutCheckpoint, names.OutCheckpointURL, names.OutSession,
+		names.OutShardQueue, names.OutShardDead, names.OutEventDead, names.OutEventBus, names.OutCheckpoint, names.OutCheckpointURL, names.OutSession,
+		names.OutTools, names.OutToolsURL,
 	} {
 		if production.Outputs[string(output)] == nil {
 			t.Errorf("no output %s", output)

@@ -1,4 +1,4 @@
-package main
+package sandkeeper
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 // The grants of each function. A DynamoDB transaction needs the actions of its
 // parts; ConditionCheckItem is the part that only looks.
 
-func (k *keeper) reapGrants(probe awslambda.Function) []grant {
+func (k *Keeper) reapGrants(probe awslambda.Function) []grant {
 	return []grant{{
 		// No Scan, and no DeleteItem: an item that carries an epoch is never deleted.
 		actions: []string{
@@ -44,34 +44,34 @@ func (k *keeper) reapGrants(probe awslambda.Function) []grant {
 
 // announces is telling other systems, in the installation's own name only: not even a
 // fault of ours passes for another's event.
-func (k *keeper) announces() grant {
+func (k *Keeper) announces() grant {
 	return grant{
 		actions: []string{"events:PutEvents"}, resources: []*string{k.bus()},
 		conditions: map[string]any{"StringEquals": map[string]any{"events:source": new(names.SourceOwn)}},
 	}
 }
 
-func (k *keeper) probeGrants() []grant {
+func (k *Keeper) probeGrants() []grant {
 	return append(k.execs(), grant{
 		actions: []string{"dynamodb:GetItem"}, resources: []*string{k.sandboxes.TableArn()},
 	})
 }
 
 // execs is what running a script in a sandbox takes.
-func (k *keeper) execs() []grant {
+func (k *Keeper) execs() []grant {
 	return []grant{{
 		actions:   []string{"ecs:ExecuteCommand"},
 		resources: []*string{k.cluster.ClusterArn(), k.tasks()},
 	}, {
 		// The data channel of an exec session is opened by the caller itself.
 		actions: []string{"ssmmessages:OpenDataChannel"},
-		resources: []*string{k.FormatArn(&awscdk.ArnComponents{
+		resources: []*string{k.stack.FormatArn(&awscdk.ArnComponents{
 			Service: new("ssm"), Resource: new("session"), ResourceName: new("ecs-execute-command-*"),
 		})},
 	}}
 }
 
-func (k *keeper) checkpointGrants() []grant {
+func (k *Keeper) checkpointGrants() []grant {
 	objects := k.bucket.ArnForObjects(join("*/", names.ThreadsPrefix, "/*"))
 	return append(k.execs(), grant{
 		// DeleteItem is for checkpoints, their names and pins; the item of a thread, which
@@ -97,15 +97,12 @@ func (k *keeper) checkpointGrants() []grant {
 	}, grant{
 		// Its own URL, and its own time where that of one invocation is too short. By name:
 		// the function's ARN would make a circle of function and role.
-		actions: []string{"lambda:GetFunctionUrlConfig", "lambda:InvokeFunction"},
-		resources: []*string{k.FormatArn(&awscdk.ArnComponents{
-			Service: new("lambda"), Resource: new("function"), ArnFormat: awscdk.ArnFormat_COLON_RESOURCE_NAME,
-			ResourceName: new(deployedName(k.props, names.Checkpoint)),
-		})},
+		actions:   []string{"lambda:GetFunctionUrlConfig", "lambda:InvokeFunction"},
+		resources: []*string{k.functionNamed(deployedName(k.props, names.Checkpoint))},
 	})
 }
 
-func (k *keeper) reclaimGrants(checkpoint awslambda.Function) []grant {
+func (k *Keeper) reclaimGrants(checkpoint awslambda.Function) []grant {
 	return []grant{{
 		actions: []string{"lambda:InvokeFunction"}, resources: []*string{checkpoint.FunctionArn()},
 	}, {
@@ -127,8 +124,11 @@ func (k *keeper) reclaimGrants(checkpoint awslambda.Function) []grant {
 	}, consumes(k.jobs), k.announces()}
 }
 
-func (k *keeper) sessionGrants(checkpoint awslambda.Function) []grant {
-	return append(k.execs(), grant{
+func (k *Keeper) sessionGrants(checkpoint awslambda.Function) []grant {
+	return append(append(k.execs(), k.invokesHost()...), grant{
+		// Where agents reach the tools.
+		actions: []string{"lambda:GetFunctionUrlConfig"}, resources: []*string{k.functionNamed(deployedName(k.props, names.Tools))},
+	}, grant{
 		actions:   []string{"dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem"},
 		resources: []*string{k.runs.TableArn(), k.sandboxes.TableArn()},
 	}, grant{
@@ -147,7 +147,7 @@ func (k *keeper) sessionGrants(checkpoint awslambda.Function) []grant {
 		actions: []string{"ecs:DescribeTasks"}, resources: []*string{k.tasks()},
 	}, grant{
 		// Definitions name any task definition; the condition keeps its tasks to the cluster.
-		actions: []string{"ecs:RunTask"}, resources: []*string{k.FormatArn(&awscdk.ArnComponents{
+		actions: []string{"ecs:RunTask"}, resources: []*string{k.stack.FormatArn(&awscdk.ArnComponents{
 			Service: new("ecs"), Resource: new("task-definition"), ResourceName: new("*"),
 		})},
 		conditions: k.ownCluster(),
@@ -165,6 +165,11 @@ func (k *keeper) sessionGrants(checkpoint awslambda.Function) []grant {
 	}, k.announces())
 }
 
+// buries is putting what failed where an operator finds it.
+func (k *Keeper) buries() grant {
+	return grant{actions: []string{"sqs:SendMessage"}, resources: []*string{k.events.QueueArn()}}
+}
+
 // consumes is what Lambda's poller does in the name of the function.
 func consumes(q queue) grant {
 	return grant{
@@ -180,23 +185,23 @@ var busName = regexp.MustCompile(`^[A-Za-z0-9._/-]+$`)
 
 // bus is the bus for outbound events. It panics, and so fails the synthesis, for what
 // is no name: reap would be refused there, and nobody would hear anything.
-func (k *keeper) bus() *string {
+func (k *Keeper) bus() *string {
 	if !busName.MatchString(k.props.EventBus) {
 		panic(fmt.Errorf("context eventBus: want the name of a bus, got %q", k.props.EventBus))
 	}
-	return k.FormatArn(&awscdk.ArnComponents{
+	return k.stack.FormatArn(&awscdk.ArnComponents{
 		Service: new("events"), Resource: new("event-bus"), ResourceName: &k.props.EventBus,
 	})
 }
 
 // tasks is every task of the installation's cluster.
-func (k *keeper) tasks() *string {
-	return k.FormatArn(&awscdk.ArnComponents{
+func (k *Keeper) tasks() *string {
+	return k.stack.FormatArn(&awscdk.ArnComponents{
 		Service: new("ecs"), Resource: new("task"),
 		ResourceName: join(*k.cluster.ClusterName(), "/*"),
 	})
 }
 
-func (k *keeper) ownCluster() map[string]any {
+func (k *Keeper) ownCluster() map[string]any {
 	return map[string]any{"ArnEquals": map[string]any{"ecs:cluster": k.cluster.ClusterArn()}}
 }

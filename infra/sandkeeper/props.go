@@ -1,0 +1,75 @@
+package sandkeeper
+
+import (
+	"cmp"
+	"path/filepath"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/names"
+)
+
+// Props is what one installation may choose. Nothing but Dist has to be chosen.
+type Props struct {
+	// Install names the installation, the stack and all that it names: two installations in
+	// an account differ in it. Default: sandkeeper.
+	Install string
+	// Dist is the directory with <function>/bootstrap. Default: dist beside the module, with
+	// Local dist/local.
+	Dist         string
+	SandboxImage string // image of the sample task definition
+	// Mode is one of names.Values: it holds until an operator sets a mode. Default: observe,
+	// since what a first deploy would do is to be seen before it does it; with Local enforce.
+	Mode      string
+	OnFailure string // one of names.Values: what becomes of a sandbox whose workspace cannot be stored
+	EventBus  string // name of the bus for outbound events; the stack does not make it
+	Tenants   string // JSON: for which tenants a caller may act, by the alias of session that it invokes
+	// CheckpointConcurrency is a whole number, at least 1: invocations of the checkpoint
+	// function at a time. Empty: none is reserved. ToolsConcurrency is the same of the tools
+	// function.
+	CheckpointConcurrency, ToolsConcurrency string
+	// HostFunctions are the names or ARNs, between commas, of the functions that may be
+	// tools and hooks of definitions. Default: none; with Local the example's.
+	HostFunctions string
+	// KeepCheckpoints is a whole number: how many of a thread's newest checkpoints outlive
+	// the day, beside the named ones. 0: all.
+	KeepCheckpoints string
+
+	// ScheduleMinutes is how often reap sweeps. Default: each minute.
+	ScheduleMinutes int
+
+	// NoMonitoring leaves alarms, dashboard and saved queries out.
+	NoMonitoring bool
+	AlarmTopic   string  // ARN of the SNS topic that hears of alarms; empty: nobody hears
+	IdleBurnUSD  float64 // above which the alarm idle-burn rings, dollars an hour; 0: the list's
+	Runbook      string  // address of docs/runbook.md, for alarms and dashboard
+
+	// Local makes the variant for an engine on loopback: pinned to an account that
+	// no one owns, endpoints as parameters, task events from local Fargate.
+	Local bool
+}
+
+// complete fills in the defaults.
+func (p Props) complete() Props {
+	mode, dist := names.ModeObserve, filepath.Join("..", "dist")
+	if p.Local {
+		mode, dist = names.ModeEnforce, filepath.Join(dist, "local")
+	}
+	p.Install = cmp.Or(p.Install, names.Stack)
+	if p.Local { // the example is the demo's and the tests' tool
+		p.HostFunctions = cmp.Or(p.HostFunctions, p.Install+"-example-tool")
+	}
+	p.Dist = cmp.Or(p.Dist, dist)
+	p.SandboxImage = cmp.Or(p.SandboxImage, "debian:stable-slim")
+	p.Mode = cmp.Or(p.Mode, mode)
+	p.OnFailure = cmp.Or(p.OnFailure, names.FailureHold)
+	p.EventBus = cmp.Or(p.EventBus, "default")
+	p.Tenants = cmp.Or(p.Tenants, `{"":["-"]}`)
+	p.KeepCheckpoints = cmp.Or(p.KeepCheckpoints, "0")
+	p.ScheduleMinutes = cmp.Or(p.ScheduleMinutes, 1)
+	p.Runbook = cmp.Or(p.Runbook, "https://github.com/sandkeeper/sandkeeper/blob/main/docs/runbook.md")
+	return p
+}
+
+func (k *Keeper) scheduleRate() time.Duration {
+	return time.Duration(k.props.ScheduleMinutes) * time.Minute
+}

@@ -1,0 +1,149 @@
+package core
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+)
+
+// Hook names what a hook function is told of.
+type Hook string
+
+// The hooks. Ready is waited for; the others are told at least once, some time later.
+const (
+	HookReady     Hook = "ready"     // a sandbox is ready for its run's agent
+	HookError     Hook = "error"     // a host gave a run up, or its start failed
+	HookDestroyed Hook = "destroyed" // a sandbox's task has ended
+	HookFile      Hook = "file"      // files of a workspace have changed
+)
+
+// HookEvent is what a hook function gets.
+type HookEvent struct {
+	Hook       Hook       `json:"hook"`
+	Tenant     TenantID   `json:"tenant"`
+	Run        RunID      `json:"run"`
+	Thread     ThreadID   `json:"thread"`
+	SandboxKey SandboxKey `json:"sandboxKey,omitempty"`
+	Detail     any        `json:"detail"`
+}
+
+// The details of hooks.
+type (
+	// ReadyDetail tells of the sandbox that is ready.
+	ReadyDetail struct {
+		Ensured      Ensured      `json:"ensured"`
+		RestoredFrom CheckpointID `json:"restoredFrom,omitempty"`
+		Instance     InstanceID   `json:"instance"`
+		TaskARN      string       `json:"taskArn"`
+	}
+	// ErrorDetail tells why a run ended.
+	ErrorDetail struct {
+		Code    string `json:"code"`
+		Message string `json:"message,omitempty"`
+	}
+	// DestroyedDetail tells of the task that has ended.
+	DestroyedDetail struct {
+		Instance InstanceID `json:"instance"`
+		TaskARN  string     `json:"taskArn"`
+		Why      string     `json:"why,omitempty"`
+	}
+)
+
+func hookOf(hook Hook, r Run, detail any) ([]byte, error) {
+	return json.Marshal(HookEvent{Hook: hook, Tenant: r.Tenant, Run: r.RunKey.Run, Thread: r.Thread, SandboxKey: r.SandboxKey, Detail: detail})
+}
+
+// hookWithin bounds a hook that is waited for.
+const hookWithin = 15 * time.Second
+
+// tellHook has a hook told. That it cannot be is no reason for anything: it is logged.
+func tellHook(ctx context.Context, functions Functions, function string, hook Hook, r Run, detail any, log *slog.Logger) {
+	if function == "" || functions == nil {
+		return
+	}
+	payload, err := hookOf(hook, r, detail)
+	if err == nil {
+		err = functions.InvokeAsync(context.WithoutCancel(ctx), function, payload)
+	}
+	if err != nil && log != nil {
+		log.WarnContext(ctx, "tell hook", "hook", string(hook), "run", r.RunKey.String(), "err", err)
+	}
+}
+
+// readyHook tells the definition's ready hook that the agent may begin, and waits for its
+// word. One that fails, fails the start; one that is not heard of is told again.
+func (s *Session) readyHook(ctx context.Context, st *starting) (waiting string, err error) {
+	r, function := st.run, st.run.Hooks.Ready
+	if function == "" || r.Start.HookedAt != 0 || r.Start.AskedAt != 0 {
+		return "", nil
+	}
+	payload, err := hookOf(HookReady, r, ReadyDetail{st.ensured(), r.Start.Restored, r.Instance, r.TaskARN})
+	if err != nil {
+		return "", err
+	}
+	until, cancel := context.WithTimeout(ctx, hookWithin)
+	defer cancel()
+	_, err = s.Functions.Invoke(until, function, payload)
+	_, failed := errors.AsType[*FunctionError](err)
+	switch {
+	case failed, errors.Is(err, ErrNotAllowed), errors.Is(err, ErrNotFound):
+		return "", &startError{"hook-failed", err}
+	case err != nil:
+		s.log().WarnContext(ctx, "ready hook", "run", r.RunKey.String(), "err", err)
+		return "ready-hook", ctx.Err()
+	}
+	start := r.Start
+	start.HookedAt = nowMillis()
+	return "", s.note(ctx, st, start)
+}
+
+// listed refuses a definition that names a function which this installation lets nobody
+// call: later it would fail half-way.
+func (s *Session) listed(d Definition) error {
+	named := []string{d.Hooks.Ready, d.Hooks.Error, d.Hooks.Destroyed, d.Hooks.File}
+	for _, t := range d.Tools {
+		named = append(named, t.Function)
+	}
+	for _, function := range named {
+		if function != "" && !slices.Contains(s.HostFunctions, function) {
+			return invalid("invalid-definition", "function %.200q: want one that the installation lists as a host function", function)
+		}
+	}
+	return nil
+}
+
+// secretsOf finds the values of the definition's secrets, once in a start. They are kept in
+// memory for this call alone.
+func (s *Session) secretsOf(ctx context.Context, st *starting) (map[string]string, error) {
+	if st.secrets != nil {
+		return st.secrets, nil
+	}
+	values := map[string]string{}
+	for _, secret := range st.definition.Secrets {
+		if secret.From == "" {
+			continue // the container has it
+		}
+		if s.Secrets == nil {
+			return nil, &startError{"secret-unavailable", fmt.Errorf("secret %s: %w", secret.Name, ErrNotAllowed)}
+		}
+		value, err := s.Secrets.Resolve(ctx, secret.From)
+		switch {
+		case errors.Is(err, ErrNotFound), errors.Is(err, ErrNotAllowed):
+			return nil, &startError{"secret-unavailable", fmt.Errorf("secret %s: %w", secret.Name, err)}
+		case err != nil:
+			return nil, err
+		case len(value) > maxSecretValue:
+			return nil, &startError{"secret-unavailable", fmt.Errorf("secret %s: want at most %d bytes, got %d", secret.Name, maxSecretValue, len(value))}
+		}
+		values[secret.Name] = value
+	}
+	st.secrets = values
+	return values, nil
+}
+
+// maxSecretValue is the longest value of a secret, bytes.
+const maxSecretValue = 64 << 10
