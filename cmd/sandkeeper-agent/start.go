@@ -21,7 +21,7 @@ import (
 )
 
 // maxJob bounds a job, bytes.
-const maxJob = 1 << 20
+const maxJob = 8 << 20
 
 // readJob reads and checks a job.
 func readJob(in io.Reader) (transfer.Job, error) {

@@ -68,6 +68,7 @@ func session(b *boot.Boot) *core.Session {
 		Functions: &lambdafn.Functions{Lambda: functions, Allowed: hosts}, HostFunctions: hosts,
 		ToolsURL:   &lambdacheckpoint.Address{Lambda: functions, Function: b.Get(names.ToolsFunction), Dial: b.AWS.BaseEndpoint},
 		Secrets:    &awssecrets.Values{Secrets: secretsmanager.NewFromConfig(b.AWS), Parameters: ssm.NewFromConfig(b.AWS)},
+		Setups:     core.ExecSetups{Exec: exec, Format: core.DefaultJournal},
 		Checkpoint: core.CheckpointFinished, Provider: ecstask.Provider, Cluster: b.Get(names.Cluster), Logger: b.Log,
 	}
 }

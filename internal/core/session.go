@@ -31,6 +31,7 @@ type Session struct {
 	// Checkpoint says which ends of runs store the workspace where neither run nor
 	// definition says.
 	Checkpoint CheckpointPolicy
+	Setups     Setups // nil: definitions that need a set-up are refused
 	Provider   string
 	Cluster    string // where a definition names none
 	Logger     *slog.Logger

@@ -28,6 +28,7 @@ type RunStart struct {
 	ReadyAt  Millis // since when it is known to have
 	Native   string // the native snapshot that its sandbox was made from
 	CloneAt  Millis // when the clone was begun
+	Cloned   bool   // it is done
 	SetupAt  Millis // when the set-up was begun
 	SetUp    bool   // it is done
 	HookedAt Millis // when the ready hook had answered

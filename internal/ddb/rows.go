@@ -161,6 +161,7 @@ type startRow struct {
 	ReadyAt  core.Millis       `dynamodbav:"readyAt"`
 	Native   string            `dynamodbav:"native,omitempty"`
 	CloneAt  core.Millis       `dynamodbav:"cloneAt,omitempty"`
+	Cloned   bool              `dynamodbav:"cloned,omitempty"`
 	SetupAt  core.Millis       `dynamodbav:"setupAt,omitempty"`
 	SetUp    bool              `dynamodbav:"setUp,omitempty"`
 	HookedAt core.Millis       `dynamodbav:"hookedAt,omitempty"`
