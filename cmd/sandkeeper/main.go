@@ -36,6 +36,8 @@ type commands struct {
 
 	Checkpoints checkpointsCommand `cmd:"" group:"checkpoints" help:"What is stored of the workspaces of threads."`
 
+	Definitions definitionsCommand `cmd:"" group:"state" help:"What sandboxes are made from: keep, list, show."`
+
 	Audit  auditCommand  `cmd:"" group:"state" help:"Compare ECS with the records, both ways; or list what operators did."`
 	Cost   costCommand   `cmd:"" group:"state" help:"Estimate what runs cost, what leaked, and what was saved."`
 	Doctor doctorCommand `cmd:"" group:"state" help:"Check the installation; each finding with its cure."`

@@ -171,9 +171,8 @@ func texts[T ~string](values ...T) []string {
 	return out
 }
 
-// schemaOf is the schema of every request and answer.
-func schemaOf(t *testing.T) map[string]any {
-	s := &schemas{defs: map[string]any{}, comments: readComments(t), enums: map[string][]string{
+func newSchemas(t *testing.T) *schemas {
+	return &schemas{defs: map[string]any{}, comments: readComments(t), enums: map[string][]string{
 		"Status": texts(core.Statuses...), "StartState": texts(core.Provisioning, core.Ready), "FinishState": texts(core.Finishing, core.Finished),
 		"Ensured": texts(core.EnsuredCreated, core.EnsuredResumed, core.EnsuredNative), "Reuse": texts(core.ReuseDefault, core.ReuseThread, core.ReuseNone),
 		"OnLapse": {"", "detach", "cancel"}, "CheckpointPolicy": texts(core.CheckpointPolicies...),
@@ -181,6 +180,11 @@ func schemaOf(t *testing.T) map[string]any {
 		"Verdict":            texts(core.VerdictDefault, core.VerdictAllow, core.VerdictDeny),
 		"ConversationSource": texts(core.ConversationDefault, core.ConversationHost, core.ConversationNone),
 	}}
+}
+
+// schemaOf is the schema of every request and answer.
+func schemaOf(t *testing.T) map[string]any {
+	s := newSchemas(t)
 	calls, answers := map[string]any{}, map[string]any{}
 	for name, op := range operations {
 		request, response := s.schema(op.request), s.schema(op.response)
@@ -246,8 +250,12 @@ called again with the same ids, and does nothing twice. Members that are not lis
 
 // TestDocument: the page says what the types are.
 func TestDocument(t *testing.T) {
-	const page = "../../docs/session-api.md"
-	want := document(t)
+	isWritten(t, "../../docs/session-api.md", document(t))
+}
+
+// isWritten holds a page to what the types say.
+func isWritten(t *testing.T, page string, want []byte) {
+	t.Helper()
 	if *update {
 		if err := os.WriteFile(page, want, 0o644); err != nil {
 			t.Fatal(err)
@@ -258,7 +266,7 @@ func TestDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Error("docs/session-api.md is not what the types say: write it anew with -update")
+		t.Errorf("%s is not what the types say: write it anew with -update", page)
 	}
 }
 
@@ -273,4 +281,67 @@ func TestEveryMemberHasAName(t *testing.T) {
 			}
 		}
 	}
+}
+
+// definitionDocument is docs/definition.md.
+func definitionDocument(t *testing.T) []byte {
+	s := newSchemas(t)
+	root := s.schema(reflect.TypeFor[core.Definition]())
+	root["$schema"], root["title"], root["$defs"] = "https://json-schema.org/draft/2020-12/schema", "Sandkeeper: definition", s.defs
+	text, err := json.MarshalIndent(root, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	b.WriteString(`# Definitions
+
+A definition says what a sandbox is made from and how its runs are kept. A host gives it with ` + "`start`" + `, or names one that the
+installation keeps: ` + "`sandkeeper definitions put FILE`" + ` keeps a version, once; a name alone means its newest version, ` + "`name@version`" + `
+that very one. This page is made from the Go types; a test holds it to them (` + "`go test ./functions/session -run TestDefinitionDocument -update`" + `).
+
+` + "```json" + `
+` + sampleDefinition + "```" + `
+
+- Only a sandbox of the same tenant, thread and definition is used again. A hash over everything but the secrets tells; so a
+  secret may be rotated, and every other change makes another sandbox.
+- A definition holds no secret. ` + "`secrets`" + ` names them: with ` + "`from`" + `, the session reads the value, for each run anew, and hands it to set-up and
+  agent over stdin; it is in no record, argument or log. A name alone is a variable that the container has already. Both are
+  redacted from checkpoints. The session may read what the stack lists in the context ` + "`secretArns`" + `.
+- ` + "`hooks`" + ` and ` + "`tools`" + ` name Lambda functions that the stack lists in the context ` + "`hostFunctions`" + `, spelt the same; another is refused. A hook gets
+  ` + "`{hook, tenant, run, thread, sandboxKey, detail}`" + `. ` + "`ready`" + ` is called before the agent begins and must answer within 15 seconds: its failure
+  fails the start, and ends a sandbox that was made for it; one that cannot be reached is called again. ` + "`error`" + ` tells of a start that failed and of a run
+  that its host gave up, ` + "`destroyed`" + ` of a task that has ended; both at least once.
+- The workspace, the policy, tools, file events and secrets with ` + "`from`" + ` need ` + "`sandkeeper-agent`" + ` in the image; without it the start fails
+  as ` + "`agent-not-started`" + ` or ` + "`setup-failed`" + `.
+- A workspace is stored only beside a conversation: a start that says ` + "`\"conversation\": \"none\"`" + ` and whose checkpoint policy is not ` + "`none`" + ` is refused.
+- ` + "`idleTtlSeconds`" + ` and the hooks are those of the run that used the sandbox last.
+
+## Schema
+
+` + "```json\n")
+	b.Write(text)
+	b.WriteString("\n```\n")
+	return b.Bytes()
+}
+
+const sampleDefinition = `{
+  "name": "coder", "version": 3,
+  "task": {"taskDefinition": "coder:12", "container": "agent", "subnets": ["subnet-1"], "securityGroups": ["sg-1"]},
+  "workspace": {
+    "root": "/workspace", "source": {"repository": "https://git.example/app.git", "depth": 1, "credential": "GIT_TOKEN"},
+    "setup": [{"name": "build", "steps": [{"name": "compile", "run": "make"}]}]
+  },
+  "secrets": [{"name": "GIT_TOKEN", "from": "arn:aws:secretsmanager:eu-west-1:000000000000:secret:git-AbCdEf"}],
+  "policy": {"reach": {"allow": ["*.example"]}, "default": "deny"},
+  "tools": [{"name": "lookup", "function": "app-lookup", "inputSchema": {"type": "object"}}],
+  "hooks": {"ready": "app-ready"}, "idleTtlSeconds": 900, "checkpoint": "finished"
+}
+`
+
+// TestDefinitionDocument: the page says what the type is, and its sample is one.
+func TestDefinitionDocument(t *testing.T) {
+	if _, err := core.ParseDefinition([]byte(sampleDefinition)); err != nil {
+		t.Error(err)
+	}
+	isWritten(t, "../../docs/definition.md", definitionDocument(t))
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -76,9 +78,34 @@ const (
 
 // Definitions is where an installation keeps definitions.
 type Definitions interface {
-	// Definition reads the newest version of a name; ErrNotFound if there is none.
-	Definition(ctx context.Context, name string) (Definition, error)
+	// Definition reads that version of a name, or the newest for 0; ErrNotFound if there is
+	// none.
+	Definition(ctx context.Context, name string, version int) (Definition, error)
 }
+
+// DefinitionRef names a version as requests and records do, name@version; the name alone
+// for version 0, which is the newest.
+func DefinitionRef(name string, version int) string {
+	if version == 0 {
+		return name
+	}
+	return fmt.Sprintf("%s@%d", name, version)
+}
+
+// ParseDefinitionRef reads what [DefinitionRef] writes.
+func ParseDefinitionRef(text string) (name string, version int, err error) {
+	name, number, exact := strings.Cut(text, "@")
+	if exact {
+		version, err = strconv.Atoi(number)
+	}
+	if err != nil || exact && (version < 1 || strconv.Itoa(version) != number) || !definitionName.MatchString(name) {
+		return "", 0, fmt.Errorf("definition: want a name like %s, or name@version, got %.120q", definitionName, text)
+	}
+	return name, version, nil
+}
+
+// Ref names this very version.
+func (d Definition) Ref() string { return DefinitionRef(d.Name, d.Version) }
 
 // The limits of a definition.
 const (

@@ -17,7 +17,8 @@ type StartRequest struct {
 	RunKey
 	Thread ThreadID `json:"thread"`
 	Host   string   `json:"host"`
-	// Definition is given, or the name of one that the installation keeps.
+	// Definition is given, or the name of one that the installation keeps: its newest
+	// version, or name@version.
 	Definition     *Definition `json:"definition,omitempty"`
 	DefinitionName string      `json:"definitionName,omitempty"`
 	// Tools are the definition's tools that the run's agent may call; absent: all.
@@ -239,8 +240,9 @@ func (q StartRequest) check() error {
 		return invalid("invalid-definition", "want either a definition or the name of one")
 	case q.Definition != nil:
 		return q.Definition.Validate()
-	case !definitionName.MatchString(q.DefinitionName):
-		return invalid("invalid-definition", "name: want %s, got %.120q", definitionName, q.DefinitionName)
+	}
+	if _, _, err := ParseDefinitionRef(q.DefinitionName); err != nil {
+		return invalid("invalid-definition", "%v", err)
 	}
 	return nil
 }

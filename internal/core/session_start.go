@@ -103,7 +103,8 @@ func (s *Session) plan(ctx context.Context, q StartRequest) (*starting, error) {
 	case s.Definitions == nil:
 		return nil, refusedRun("start", q.RunKey, "unknown-definition")
 	default:
-		d, err := s.Definitions.Definition(ctx, q.DefinitionName)
+		name, version, _ := ParseDefinitionRef(q.DefinitionName) // check has read it
+		d, err := s.Definitions.Definition(ctx, name, version)
 		if isNotFound(err) {
 			return nil, refusedRun("start", q.RunKey, "unknown-definition")
 		}
@@ -190,7 +191,7 @@ func (s *Session) unfrozen(ctx context.Context, st *starting) error {
 func (s *Session) create(ctx context.Context, st *starting) error {
 	d := st.definition
 	r, err := s.Launcher.record(RunRequest{
-		RunKey: st.q.RunKey, Thread: st.q.Thread, HostNonce: st.q.Host, Definition: fmt.Sprintf("%s@%d", d.Name, d.Version),
+		RunKey: st.q.RunKey, Thread: st.q.Thread, HostNonce: st.q.Host, Definition: d.Ref(),
 		TTLSeconds: d.RunTTLSeconds, Reclaim: d.reclaims(), OnLapse: d.lapse(), Checkpoint: cmp.Or(d.Checkpoint, s.Checkpoint),
 		PauseSeconds: d.PauseTTLSeconds, Capture: d.capture(),
 		Tools: st.tools, Watched: d.FileEvents.Enabled, Hooks: d.Hooks, Snapshots: d.Snapshots, IdleSeconds: d.IdleTTLSeconds,

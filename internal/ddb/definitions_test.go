@@ -2,6 +2,7 @@ package ddb_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
@@ -11,8 +12,8 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
-// TestDefinitionsAreKeptByVersion: the newest stands, the same again is success, an older
-// or changed one is refused.
+// TestDefinitionsAreKeptByVersion: each stands as it was put, once; the name means the
+// newest, in whatever order they came.
 func TestDefinitionsAreKeptByVersion(t *testing.T) {
 	v := newTables(t)
 	boxes := ddb.NewSandboxes(dynamodb.NewFromConfig(v.config), names.Sandboxes.Name+v.suffix)
@@ -20,54 +21,38 @@ func TestDefinitionsAreKeptByVersion(t *testing.T) {
 		Name: "agent", Version: 2, Task: core.TaskTemplate{TaskDefinition: "f", Container: "c", Subnets: []string{"s"}, Tags: map[string]string{"a": "b"}},
 		Secrets: []core.SecretPlan{{Name: "TOKEN"}}, Capture: core.CapturePlan{Policy: []byte(`{"exclude":["x"]}`)},
 	}
-	if _, err := boxes.Definition(t.Context(), "agent"); !errors.Is(err, core.ErrNotFound) {
-		t.Errorf("before any: %v", err)
+	for _, version := range []int{0, 2} {
+		if _, err := boxes.Definition(t.Context(), "agent", version); !errors.Is(err, core.ErrNotFound) {
+			t.Errorf("before any: %v", err)
+		}
 	}
-	for range 2 {
-		if err := boxes.PutDefinition(t.Context(), d); err != nil {
+	other, older, newer := d, d, d
+	other.Name, older.Version, newer.Version = "agent-2", 1, 10
+	for _, put := range []core.Definition{d, d, newer, other, older, newer} {
+		if err := boxes.PutDefinition(t.Context(), put); err != nil {
 			t.Fatal(err)
 		}
 	}
-	changed, older, newer := d, d, d
-	changed.MaxAgeSeconds, older.Version, newer.Version = 5, 1, 3
-	for what, other := range map[string]core.Definition{"changed": changed, "older": older} {
-		if err := boxes.PutDefinition(t.Context(), other); !core.Refused(err) {
-			t.Errorf("%s: %v, want a refusal", what, err)
-		}
-	}
-	if got, err := boxes.Definition(t.Context(), "agent"); err != nil || got.Version != 2 || string(got.Capture.Policy) != `{"exclude":["x"]}` {
-		t.Errorf("read %+v, %v", got, err)
-	}
-	if err := boxes.PutDefinition(t.Context(), newer); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := boxes.Definition(t.Context(), "agent"); err != nil || got.Version != 3 {
-		t.Errorf("read %+v, %v", got, err)
+	changed := d
+	changed.MaxAgeSeconds = 1
+	if err := boxes.PutDefinition(t.Context(), changed); !core.Refused(err) {
+		t.Errorf("a version put anew: %v", err)
 	}
 	if err := boxes.PutDefinition(t.Context(), core.Definition{Name: "agent"}); err == nil {
-		t.Error("an invalid definition is kept")
+		t.Error("one that is not valid is kept")
 	}
-}
-
-// TestHistoryListsAThread, newest first.
-func TestHistoryListsAThread(t *testing.T) {
-	v := newTables(t)
-	runs := ddb.NewRuns(dynamodb.NewFromConfig(v.config), names.Runs.Name+v.suffix)
-	history := ddb.NewHistory(dynamodb.NewFromConfig(v.config), names.Runs.Name+v.suffix)
-	for i, run := range []core.RunID{"old", "new", "other"} {
-		r := core.Run{
-			RunKey: core.RunKey{Tenant: "acme", Run: run}, Thread: "t", Status: core.Running, StartedAt: core.Millis(1000 + i), Row: core.RowLapse,
-			DueAt: 5, AttachedUntil: 5, Epoch: 1, ClaimNonce: "n",
-		}
-		if run == "other" {
-			r.Thread = "u"
-		}
-		if _, err := runs.Create(t.Context(), r); err != nil {
-			t.Fatal(err)
+	for version, want := range map[int]int{0: 10, 1: 1, 2: 2, 10: 10} {
+		got, err := boxes.Definition(t.Context(), "agent", version)
+		if err != nil || got.Version != want || string(got.Capture.Policy) != `{"exclude":["x"]}` {
+			t.Errorf("version %d: %+v, %v", version, got, err)
 		}
 	}
-	keys, err := history.ThreadRuns(t.Context(), core.ThreadKey{Tenant: "acme", Thread: "t"})
-	if err != nil || len(keys) != 2 || keys[0].Run != "new" || keys[1].Run != "old" {
-		t.Errorf("listed %v, %v", keys, err)
+	all, err := boxes.ListDefinitions(t.Context())
+	var refs []string
+	for _, d := range all {
+		refs = append(refs, d.Ref())
+	}
+	if want := []string{"agent@1", "agent@2", "agent@10", "agent-2@2"}; err != nil || !slices.Equal(refs, want) {
+		t.Errorf("listed %q, %v, want %q", refs, err, want)
 	}
 }

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+// TestDefinitionsArePutListedAndShown: each version once, the newest by its name.
+func TestDefinitionsArePutListedAndShown(t *testing.T) {
+	w := installed(t)
+	file := filepath.Join(t.TempDir(), "d.json")
+	text := `{"name": "cli", "version": 1, "task": {"taskDefinition": "f", "container": "c", "subnets": ["s"]}, "secrets": ["A"], "idleTtlSeconds": 60}`
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put := []string{"definitions", "put", file, "--why", "a test"}
+	write(text)
+	w.unchanged(t, func() {
+		sandkeeper(t, append(put, "--dry-run")...).wants(t, exitDone)
+		sandkeeper(t, "definitions", "show", "cli").wants(t, exitNotFound)
+		sandkeeper(t, "definitions", "show", "cli@x").wants(t, exitUsage)
+	})
+	sandkeeper(t, put...).wants(t, exitDone)
+	sandkeeper(t, put...).wants(t, exitDone) // as it is
+	write(strings.Replace(text, "60", "61", 1))
+	sandkeeper(t, put...).wants(t, exitRefused)
+	write(strings.Replace(text, `"version": 1`, `"version": 2`, 1))
+	sandkeeper(t, put...).wants(t, exitDone)
+	write(strings.Replace(text, "idleTtlSeconds", "idleTTL", 1))
+	if a := sandkeeper(t, put...).wants(t, exitUsage); !strings.Contains(a.err, "idleTTL") {
+		t.Errorf("an unknown member: %q", a.err)
+	}
+	list := read[struct{ Definitions []definitionView }](t, exitDone, "definitions", "list").Definitions
+	if len(list) != 2 || list[0].Version != 1 || list[1].Version != 2 || list[0].Secrets != 1 || list[0].Hash == list[1].Hash {
+		t.Errorf("listed %+v", list)
+	}
+	for ref, version := range map[string]int{"cli": 2, "cli@1": 1} {
+		if d := read[core.Definition](t, exitDone, "definitions", "show", ref); d.Version != version || d.IdleTTLSeconds != 60 {
+			t.Errorf("%s: %+v", ref, d)
+		}
+	}
+	sandkeeper(t, "definitions", "show", "cli@3").wants(t, exitNotFound)
+}
