@@ -5,6 +5,19 @@ from __future__ import annotations
 from typing import Any, Literal, NotRequired, TypedDict
 
 
+class AddedPlan(TypedDict):
+    """
+    AddedPlan is a skill or a plugin: its files, or the repository that holds them.
+    """
+
+    credential: NotRequired[str]
+    directory: NotRequired[str]
+    files: NotRequired[dict[str, str]]
+    name: str
+    ref: NotRequired[str]
+    repository: NotRequired[str]
+
+
 class AdoptRequest(TypedDict):
     """
     AdoptRequest takes over a task that a host started itself, and a run in it whose journal is kept as Sandkeeper's wrapper keeps it.
@@ -75,6 +88,16 @@ class ConversationPut(TypedDict):
     seen: int
 
 
+class FileEventsPlan(TypedDict):
+    """
+    FileEventsPlan says whether changes of the workspace are written down.
+    """
+
+    enabled: NotRequired[bool]
+    exclude: NotRequired[list[str]]
+    maxDiffBytes: NotRequired[int]
+
+
 class FinishRequest(TypedDict):
     """
     FinishRequest ends a run whose agent has ended.
@@ -93,6 +116,17 @@ class GetRequest(TypedDict):
 
     run: str
     tenant: str
+
+
+class HookPlan(TypedDict):
+    """
+    HookPlan names the Lambda functions that hear of a sandbox's life. Ready is waited for, and its failure fails the start; the others are only told.
+    """
+
+    destroyed: NotRequired[str]
+    error: NotRequired[str]
+    file: NotRequired[str]
+    ready: NotRequired[str]
 
 
 class HostRequest(TypedDict):
@@ -122,6 +156,15 @@ class LostWorkspace(TypedDict):
 
     run: str
     why: str
+
+
+class RulePlan(TypedDict):
+    """
+    RulePlan is what one kind of act is judged by. Deny wins.
+    """
+
+    allow: NotRequired[list[str]]
+    deny: NotRequired[list[str]]
 
 
 class RunFault(TypedDict):
@@ -165,12 +208,42 @@ class RunView(TypedDict):
     thread: str
 
 
+SecretPlan = TypedDict(
+    'SecretPlan',
+    {
+        'from': NotRequired[str],
+        'name': str,
+    },
+)
+
+
+class SetupStep(TypedDict):
+    """
+    SetupStep is one command of the set-up.
+    """
+
+    name: str
+    run: str
+
+
+class SourcePlan(TypedDict):
+    """
+    SourcePlan is the repository that the workspace is a clone of.
+    """
+
+    credential: NotRequired[str]
+    depth: NotRequired[int]
+    directory: NotRequired[str]
+    ref: NotRequired[str]
+    repository: str
+
+
 class StartReport(TypedDict):
     """
     StartReport is the answer of start.
     """
 
-    ensured: NotRequired[Literal['created', 'resumed']]
+    ensured: NotRequired[Literal['created', 'resumed', 'native-restored']]
     restoredFrom: NotRequired[str]
     run: RunView
     state: Literal['provisioning', 'ready']
@@ -227,37 +300,21 @@ class ThreadKey(TypedDict):
     thread: str
 
 
-class WorkspacePlan(TypedDict):
+class ToolPlan(TypedDict):
     """
-    WorkspacePlan is where the agent works.
+    ToolPlan is a tool that an agent may call: a Lambda function behind a name.
     """
 
-    root: NotRequired[str]
+    description: NotRequired[str]
+    function: str
+    inputSchema: NotRequired[Any]
+    name: str
+    timeoutSeconds: NotRequired[int]
 
 
 class Refusal(TypedDict):
     code: str
     message: str
-
-
-class Definition(TypedDict):
-    """
-    Definition is what a sandbox is made from, and how its runs are kept. It holds no secret: those are named.
-    """
-
-    capture: NotRequired[CapturePlan]
-    checkpoint: NotRequired[Literal['', 'none', 'finished', 'always']]
-    destroyOnComplete: NotRequired[bool]
-    maxAgeSeconds: NotRequired[int]
-    name: str
-    onLapse: NotRequired[Literal['', 'detach', 'cancel']]
-    pauseTtlSeconds: NotRequired[int]
-    reuse: NotRequired[Literal['', 'thread', 'none']]
-    runTtlSeconds: NotRequired[int]
-    secrets: NotRequired[list[str]]
-    task: TaskTemplate
-    version: int
-    workspace: NotRequired[WorkspacePlan]
 
 
 class EndReport(TypedDict):
@@ -302,6 +359,17 @@ class ListRunsReport(TypedDict):
     runs: list[RunView]
 
 
+class PolicyPlan(TypedDict):
+    """
+    PolicyPlan says what an agent may do; what it does not name is as Default says.
+    """
+
+    commands: NotRequired[RulePlan]
+    default: NotRequired[Literal['', 'allow', 'deny']]
+    reach: NotRequired[RulePlan]
+    write: NotRequired[RulePlan]
+
+
 class RenewReport(TypedDict):
     """
     RenewReport is the answer of attach and renew.
@@ -312,19 +380,29 @@ class RenewReport(TypedDict):
     writer: NotRequired[str]
 
 
-class StartRequest(TypedDict):
+class SetupGroup(TypedDict):
     """
-    StartRequest begins a run, or asks how far its start is.
+    SetupGroup is steps that belong together: one after the other, or all at once.
     """
 
-    agent: AgentPlan
-    definition: NotRequired[Definition]
-    definitionName: NotRequired[str]
-    host: str
-    parent: NotRequired[str]
-    run: str
-    tenant: str
-    thread: str
+    name: str
+    parallel: NotRequired[bool]
+    steps: list[SetupStep]
+
+
+class WorkspacePlan(TypedDict):
+    """
+    WorkspacePlan is where the agent works, and what is put there before it begins.
+    """
+
+    instructions: NotRequired[str]
+    packageManager: NotRequired[Literal['', 'auto', 'npm', 'pnpm', 'yarn', 'bun', 'pip', 'uv', 'none']]
+    plugins: NotRequired[list[AddedPlan]]
+    root: NotRequired[str]
+    scripts: NotRequired[dict[str, str]]
+    setup: NotRequired[list[SetupGroup]]
+    skills: NotRequired[list[AddedPlan]]
+    source: NotRequired[SourcePlan]
 
 
 class Answer(TypedDict):
@@ -342,6 +420,49 @@ class Answer(TypedDict):
     renew: NotRequired[RenewReport]
     start: NotRequired[StartReport]
     tail: NotRequired[TailReport]
+
+
+class Definition(TypedDict):
+    """
+    Definition is what a sandbox is made from, and how its runs are kept. It holds no secret: those are named.
+    """
+
+    capture: NotRequired[CapturePlan]
+    checkpoint: NotRequired[Literal['', 'none', 'finished', 'always']]
+    destroyOnComplete: NotRequired[bool]
+    fileEvents: NotRequired[FileEventsPlan]
+    hooks: NotRequired[HookPlan]
+    idleTtlSeconds: NotRequired[int]
+    maxAgeSeconds: NotRequired[int]
+    name: str
+    onLapse: NotRequired[Literal['', 'detach', 'cancel']]
+    pauseTtlSeconds: NotRequired[int]
+    policy: NotRequired[PolicyPlan]
+    reuse: NotRequired[Literal['', 'thread', 'none']]
+    runTtlSeconds: NotRequired[int]
+    secrets: NotRequired[list[str | SecretPlan]]
+    snapshots: NotRequired[Literal['', 'none', 'after-setup', 'after-run']]
+    task: TaskTemplate
+    tools: NotRequired[list[ToolPlan]]
+    version: int
+    workspace: NotRequired[WorkspacePlan]
+
+
+class StartRequest(TypedDict):
+    """
+    StartRequest begins a run, or asks how far its start is.
+    """
+
+    agent: AgentPlan
+    conversation: NotRequired[Literal['', 'host', 'none']]
+    definition: NotRequired[Definition]
+    definitionName: NotRequired[str]
+    host: str
+    parent: NotRequired[str]
+    run: str
+    tenant: str
+    thread: str
+    tools: NotRequired[list[str]]
 
 
 class Call(TypedDict):

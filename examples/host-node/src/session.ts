@@ -96,7 +96,7 @@ export interface RunFault {
  * StartReport is the answer of start.
  */
 export interface StartReport {
-  ensured?: "created" | "resumed";
+  ensured?: "created" | "resumed" | "native-restored";
   restoredFrom?: string;
   run: RunView;
   state: "provisioning" | "ready";
@@ -296,6 +296,10 @@ export interface ListRunsRequest {
  */
 export interface StartRequest {
   agent: AgentPlan;
+  /**
+   * Conversation says who keeps the thread's conversation: the host, which hands it in with finish or by the checkpoint function, or none. Without one no workspace is kept.
+   */
+  conversation?: "" | "host" | "none";
   definition?: Definition;
   definitionName?: string;
   host: string;
@@ -306,6 +310,10 @@ export interface StartRequest {
   run: string;
   tenant: string;
   thread: string;
+  /**
+   * Tools are the definition's tools that the run's agent may call; absent: all.
+   */
+  tools?: string[];
 }
 /**
  * AgentPlan is the program of a run: words, or text for a shell.
@@ -335,6 +343,12 @@ export interface Definition {
    * also of a run that finished
    */
   destroyOnComplete?: boolean;
+  fileEvents?: FileEventsPlan;
+  hooks?: HookPlan;
+  /**
+   * IdleTTLSeconds is how long a sandbox is kept warm between two turns; zero: the installation's time.
+   */
+  idleTtlSeconds?: number;
   /**
    * MaxAgeSeconds is how long after its last use a sandbox is still used again; zero: as long as it lives.
    */
@@ -348,6 +362,7 @@ export interface Definition {
    * PauseTTLSeconds is how long a run may stay paused; zero: the installation's time.
    */
   pauseTtlSeconds?: number;
+  policy?: PolicyPlan;
   /**
    * Reuse says whose sandbox it is: the thread's, by default, or each run's own.
    */
@@ -357,10 +372,18 @@ export interface Definition {
    */
   runTtlSeconds?: number;
   /**
-   * names, redacted from checkpoints
+   * Secrets are what the agent and the set-up find in their environment, by name. They are redacted from checkpoints.
    */
-  secrets?: string[];
+  secrets?: (string | SecretPlan)[];
+  /**
+   * Snapshots says when a provider that can takes a native snapshot of a sandbox.
+   */
+  snapshots?: "" | "none" | "after-setup" | "after-run";
   task: TaskTemplate;
+  /**
+   * that its agents may call
+   */
+  tools?: ToolPlan[];
   version: number;
   workspace?: WorkspacePlan;
 }
@@ -376,6 +399,72 @@ export interface CapturePlan {
   policy?: {
     [k: string]: unknown;
   };
+}
+/**
+ * FileEventsPlan says whether changes of the workspace are written down.
+ */
+export interface FileEventsPlan {
+  enabled?: boolean;
+  /**
+   * globs, beside the default ones
+   */
+  exclude?: string[];
+  /**
+   * of one change; zero: no diffs are cut short but by the default
+   */
+  maxDiffBytes?: number;
+}
+/**
+ * HookPlan names the Lambda functions that hear of a sandbox's life. Ready is waited for, and its failure fails the start; the others are only told.
+ */
+export interface HookPlan {
+  destroyed?: string;
+  error?: string;
+  file?: string;
+  ready?: string;
+}
+/**
+ * PolicyPlan says what an agent may do; what it does not name is as Default says.
+ */
+export interface PolicyPlan {
+  commands?: RulePlan;
+  /**
+   * empty: allow
+   */
+  default?: "" | "allow" | "deny";
+  reach?: RulePlan1;
+  write?: RulePlan2;
+}
+/**
+ * globs of whole commands
+ */
+export interface RulePlan {
+  allow?: string[];
+  deny?: string[];
+}
+/**
+ * hosts, *.name for all below one
+ */
+export interface RulePlan1 {
+  allow?: string[];
+  deny?: string[];
+}
+/**
+ * globs of paths below the workspace
+ */
+export interface RulePlan2 {
+  allow?: string[];
+  deny?: string[];
+}
+/**
+ * SecretPlan names a secret, and where its value is kept. It is written as an object, or as its name alone where the container's environment holds the value already.
+ */
+export interface SecretPlan {
+  /**
+   * From is the ARN of a Secrets Manager secret or of an SSM parameter.
+   */
+  from?: string;
+  name: string;
 }
 /**
  * TaskTemplate is the task that a sandbox is.
@@ -398,13 +487,108 @@ export interface TaskTemplate {
   taskDefinition: string;
 }
 /**
- * WorkspacePlan is where the agent works.
+ * ToolPlan is a tool that an agent may call: a Lambda function behind a name.
+ */
+export interface ToolPlan {
+  description?: string;
+  /**
+   * name or ARN
+   */
+  function: string;
+  /**
+   * of its arguments, an object
+   */
+  inputSchema?: {
+    [k: string]: unknown;
+  };
+  name: string;
+  timeoutSeconds?: number;
+}
+/**
+ * WorkspacePlan is where the agent works, and what is put there before it begins.
  */
 export interface WorkspacePlan {
+  /**
+   * text of the workspace's AGENTS.md
+   */
+  instructions?: string;
+  /**
+   * empty: auto
+   */
+  packageManager?: "" | "auto" | "npm" | "pnpm" | "yarn" | "bun" | "pip" | "uv" | "none";
+  plugins?: AddedPlan[];
   /**
    * absolute; empty: as WorkspaceVariable says
    */
   root?: string;
+  /**
+   * Scripts are programs for the agent, by name.
+   */
+  scripts?: {
+    [k: string]: string;
+  };
+  /**
+   * Setup is run in order, a group after the other.
+   */
+  setup?: SetupGroup[];
+  skills?: AddedPlan[];
+  source?: SourcePlan;
+}
+/**
+ * AddedPlan is a skill or a plugin: its files, or the repository that holds them.
+ */
+export interface AddedPlan {
+  credential?: string;
+  /**
+   * of the repository
+   */
+  directory?: string;
+  /**
+   * text by path
+   */
+  files?: {
+    [k: string]: string;
+  };
+  name: string;
+  ref?: string;
+  repository?: string;
+}
+/**
+ * SetupGroup is steps that belong together: one after the other, or all at once.
+ */
+export interface SetupGroup {
+  name: string;
+  parallel?: boolean;
+  steps: SetupStep[];
+}
+/**
+ * SetupStep is one command of the set-up.
+ */
+export interface SetupStep {
+  name: string;
+  /**
+   * for a shell
+   */
+  run: string;
+}
+/**
+ * SourcePlan is the repository that the workspace is a clone of.
+ */
+export interface SourcePlan {
+  /**
+   * Credential names the secret with which the repository is read.
+   */
+  credential?: string;
+  depth?: number;
+  /**
+   * below the root; empty: the root itself
+   */
+  directory?: string;
+  /**
+   * branch, tag or commit; empty: the repository's own head
+   */
+  ref?: string;
+  repository: string;
 }
 /**
  * TailRequest asks for a run's output from a byte position on.
