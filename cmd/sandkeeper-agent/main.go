@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"slices"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/wrapper"
@@ -80,6 +81,10 @@ func main() {
 func run(args []string) int {
 	if len(args) == 0 {
 		return complain("want a command")
+	}
+	if slices.Contains([]string{"help", "--help", "-help", "-h"}, args[0]) {
+		io.WriteString(os.Stdout, usage)
+		return exitDone
 	}
 	command, ok := commands[args[0]]
 	if !ok {

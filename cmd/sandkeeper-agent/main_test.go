@@ -767,3 +767,19 @@ func TestWithoutGitTheWorkspaceIsCapturedAllTheSame(t *testing.T) {
 		t.Errorf("skipped %+v, %v", root.Skipped, err)
 	}
 }
+
+// TestWhoAsksForHelpGetsIt, on stdout, and who asks for an unknown job is told which.
+func TestWhoAsksForHelpGetsIt(t *testing.T) {
+	for _, word := range []string{"help", "--help", "-h"} {
+		out, err := exec.CommandContext(t.Context(), binary, word).Output()
+		if err != nil || !strings.HasPrefix(string(out), "usage: sandkeeper-agent COMMAND") {
+			t.Errorf("%s: %v, %.80q", word, err, out)
+		}
+	}
+	var said bytes.Buffer
+	status := exec.CommandContext(t.Context(), binary, "status", "-id", "nobody", "-claims", t.TempDir())
+	status.Stderr = &said
+	if err := status.Run(); status.ProcessState.ExitCode() != 1 || !strings.Contains(said.String(), `no job "nobody" of kind capture has been claimed in `) {
+		t.Errorf("status: %v, %s", err, said.String())
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/url"
 	"os"
 	"os/exec"
@@ -233,6 +234,10 @@ func status(args []string) int {
 	for end := time.Now().Add(time.Duration(*wait) * time.Second); err == nil && state.State == stateWorking && time.Now().Before(end); {
 		time.Sleep(statusEvery)
 		state, err = c.look()
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		fmt.Fprintf(os.Stderr, "sandkeeper-agent: no job %q of kind %s has been claimed in %s\n", *id, *kind, *dir)
+		return exitFailed
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "sandkeeper-agent: read state of %s %s: %v\n", *kind, *id, err)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os/exec"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/sandkeeper/sandkeeper/internal/console"
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
 // TestBadInputIsOneClearErrorAndExitCode2 needs no installation: none of these gets
@@ -209,5 +212,37 @@ printf '%s\n' "${COMPREPLY[@]}"`)
 	out, err := command.CombinedOutput()
 	if got := strings.Fields(string(out)); err != nil || !slices.Equal(got, []string{"explain", "extend"}) {
 		t.Errorf("got %q: %v", out, err)
+	}
+}
+
+// TestAnInterruptedCommandSaysSo, unless it has more to say.
+func TestAnInterruptedCommandSaysSo(t *testing.T) {
+	for name, row := range map[string]struct {
+		err  error
+		says string
+	}{
+		"under a call":      {fmt.Errorf("read run a/b: %w", context.Canceled), "interrupted"},
+		"with its cause":    {errors.Join(fmt.Errorf("deploy: %w", context.Canceled), context.Canceled), "interrupted"},
+		"with more to tell": {fmt.Errorf("%w: the work in the sandbox goes on", context.Canceled), "the work in the sandbox goes on"},
+	} {
+		var errs strings.Builder
+		code := report(&console.Console{Out: &errs, Err: &errs}, row.err)
+		if code != exitInterrupted || !strings.Contains(errs.String(), row.says) || row.says == "interrupted" && strings.Contains(errs.String(), "context") {
+			t.Errorf("%s: exit code %d, %q", name, code, errs.String())
+		}
+	}
+}
+
+// TestListsInJSONAreLists, also of none.
+func TestListsInJSONAreLists(t *testing.T) {
+	if text, err := json.Marshal(viewUnreadable(nil)); err != nil || string(text) != "[]" {
+		t.Errorf("unreadable records: %s, %v", text, err)
+	}
+	var out strings.Builder
+	in := &installation{out: map[names.Output]string{names.OutInstall: "i"}}
+	empty := fmt.Sprintf(`{"v": %d, "install": "i", "region": "", "madeAt": "2030-01-01T00:00:00Z", "entries": []}`, planVersion)
+	err := (&applyCommand{Plan: "-"}).Run(t.Context(), in, &console.Console{JSON: true, In: strings.NewReader(empty), Out: &out, Err: &out})
+	if err != nil || strings.Contains(out.String(), "null") || !strings.Contains(out.String(), `"runs"`) {
+		t.Errorf("a plan without entries: %s, %v", out.String(), err)
 	}
 }

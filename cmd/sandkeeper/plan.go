@@ -168,7 +168,8 @@ func (c *applyCommand) Run(ctx context.Context, in *installation, out *console.C
 		return &refusedError{fmt.Sprintf("plan %s is of installation %s in %s, this is %s in %s", c.Plan, plan.Install, plan.Region, install, region)}
 	}
 	if len(plan.Entries) == 0 {
-		return out.Print(map[string]any{"report": nil}, func(w *console.Writer) { w.Line("the plan has no entries: nothing to do") })
+		nothing := core.SweepReport{Outcomes: map[core.Outcome]int{}, Runs: []core.RunReport{}}
+		return out.Print(map[string]any{"report": nothing}, func(w *console.Writer) { w.Line("the plan has no entries: nothing to do") })
 	}
 	if c.DryRun {
 		return c.rehearse(ctx, in, plan, out)

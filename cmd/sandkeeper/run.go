@@ -156,11 +156,18 @@ func parser(ctx context.Context, c *commands, out *console.Console) (*kong.Kong,
 	)
 }
 
+// errInterrupted is what there is to say of a command that Ctrl-C ended, unless the
+// command says more.
+var errInterrupted = errors.New("interrupted")
+
 // report says an error, if there is one, once, and returns the exit code.
 func report(out *console.Console, err error) int {
 	code := codeOf(err)
 	if err == nil || code == exitFindings {
 		return code
+	}
+	if code == exitInterrupted && strings.HasSuffix(err.Error(), context.Canceled.Error()) {
+		err = errInterrupted // whatever call it was under
 	}
 	if out.JSON {
 		_ = json.NewEncoder(out.Err).Encode(map[string]string{"error": err.Error(), "code": codes[code]}) // stderr is the last resort

@@ -271,7 +271,7 @@ type unreadableView struct {
 }
 
 func viewUnreadable(bad []core.Unreadable) []unreadableView {
-	var out []unreadableView
+	out := []unreadableView{} // a list in JSON, also of none
 	for _, b := range bad {
 		out = append(out, unreadableView{b.RunKey, b.Err.Error()})
 	}

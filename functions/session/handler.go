@@ -34,7 +34,7 @@ func (h handler) handle(ctx context.Context, event json.RawMessage) (any, error)
 	}
 	q, err := op.decode(body)
 	if err != nil {
-		return refusalOf(&core.InvalidError{Code: "bad-request", Detail: err.Error()}).answer(), nil
+		return refusalOf(&core.InvalidError{Code: "bad-request", Detail: fmt.Sprintf("%s: %v; want an object of %s", name, err, op.wanted())}).answer(), nil
 	}
 	tenant := op.tenant(q)
 	if !h.tenants.allow(alias(ctx), tenant) {
@@ -75,7 +75,7 @@ func which(event json.RawMessage) (string, operation, json.RawMessage, error) {
 	known := strings.Join(slices.Sorted(maps.Keys(operations)), ", ")
 	var members map[string]json.RawMessage
 	if err := core.DecodeStrict(event, &members); err != nil {
-		return "", operation{}, nil, &core.InvalidError{Code: "bad-request", Detail: err.Error()}
+		return "", operation{}, nil, &core.InvalidError{Code: "bad-request", Detail: fmt.Sprintf(`%v; want {"<operation>": {…}} with one of %s`, err, known)}
 	}
 	if len(members) != 1 {
 		return "", operation{}, nil, &core.InvalidError{Code: "bad-request", Detail: fmt.Sprintf("want exactly one of %s, got %d members", known, len(members))}

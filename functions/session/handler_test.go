@@ -106,11 +106,11 @@ func text(v any) string {
 // TestRequestsThatAreRefused change nothing, and say what was expected.
 func TestRequestsThatAreRefused(t *testing.T) {
 	for what, c := range map[string]struct{ event, code, says string }{
-		"no object":                     {`[]`, "bad-request", ""},
+		"no object":                     {`[]`, "bad-request", "want {\"<operation>\""},
 		"no operation":                  {`{}`, "bad-request", "exactly one"},
 		"two operations":                {`{"get": {}, "list": {}}`, "bad-request", "exactly one"},
 		"an unknown operation":          {`{"stop": {}}`, "bad-request", "want one of"},
-		"an unknown member":             {`{"get": {"tenant": "acme", "run": "r", "force": true}}`, "bad-request", "force"},
+		"an unknown member":             {`{"get": {"tenant": "acme", "run": "r", "force": true}}`, "bad-request", `unknown field "force"; want an object of tenant, run`},
 		"an unknown member of a member": {strings.Replace(startEvent, `"name": "d"`, `"name": "d", "image": "x"`, 1), "bad-request", "image"},
 		"another's tenant":              {`{"get": {"tenant": "other", "run": "r"}}`, "not-your-tenant", ""},
 		"no tenant":                     {`{"get": {"run": "r"}}`, "not-your-tenant", ""},

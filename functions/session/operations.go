@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"reflect"
+	"strings"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 )
@@ -30,6 +31,23 @@ func (operation) about(q any) []any {
 		if f := reflect.ValueOf(q).FieldByName(name); f.IsValid() {
 			out = append(out, name, f.String())
 		}
+	}
+	return out
+}
+
+// wanted are the names of a request's members, for people.
+func (o operation) wanted() string { return strings.Join(namesOf(o.request), ", ") }
+
+// namesOf are the names of a type's members in JSON, embedded ones in place.
+func namesOf(t reflect.Type) []string {
+	var out []string
+	for field := range t.Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if field.Anonymous && name == "" {
+			out = append(out, namesOf(field.Type)...)
+			continue
+		}
+		out = append(out, name)
 	}
 	return out
 }
