@@ -16,6 +16,7 @@ import (
 	"slices"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/side"
 	"github.com/sandkeeper/sandkeeper/internal/wrapper"
 )
 
@@ -48,6 +49,7 @@ var commands = map[string]func(args []string) int{
 	"probe":   func([]string) int { return wrapper.Probe(os.Stdin, os.Stdout) },
 
 	core.WrapperCommand: func([]string) int { return wrapper.Wrap() },
+	wrapper.SideCommand: func([]string) int { return side.Main() },
 }
 
 const usage = `usage: sandkeeper-agent COMMAND [FLAGS]

@@ -58,6 +58,12 @@ const (
 	// JournalRunVariable carries the run's mark in the agent's environment, by
 	// which all its descendants are found, reparented ones too.
 	JournalRunVariable = "SANDKEEPER_RUN"
+	// MCPURLVariable, MCPTokenVariable and MCPConfigVariable tell an agent where its tools
+	// are: the URL of an MCP server on loopback, the bearer that it wants, and the path of a
+	// file with both under mcpServers.
+	MCPURLVariable    = "SANDKEEPER_MCP_URL"
+	MCPTokenVariable  = "SANDKEEPER_MCP_TOKEN"
+	MCPConfigVariable = "SANDKEEPER_MCP_CONFIG"
 	// JournalInitVariable names the process whose user, groups, environment and
 	// working directory the agent gets: a process id, by default 1, the container's
 	// main process; "self" means the exec session's own. It is for sandboxes

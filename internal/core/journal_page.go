@@ -24,11 +24,17 @@ func (f JournalFormat) PageScript(run RunID, from int64, max int) (string, error
 	return f.WaitingPageScript(run, from, max, PageWait{})
 }
 
-// PageWait has a page script wait for the journal to be longer than Beyond, whole seconds.
+// PageWait has a page script wait for the journal to be longer than Beyond, whole seconds,
+// and tell the sandbox that somebody follows the journal.
 type PageWait struct {
 	For    time.Duration
 	Beyond int64
+	Follow bool
 }
+
+// FollowMark is the file in a run's start marker that is touched by who follows its
+// journal: what copies that to the spool does so at once for a while.
+const FollowMark = "follow"
 
 // WaitingPageScript composes a page script that waits first.
 func (f JournalFormat) WaitingPageScript(run RunID, from int64, max int, wait PageWait) (string, error) {
@@ -51,6 +57,9 @@ func (f JournalFormat) WaitingPageScript(run RunID, from int64, max int, wait Pa
 	begin := from - min(from, JournalOverlap)
 	seconds := int(wait.For.Seconds())
 	sizes := fmt.Sprintf("begin=%d max=%d emax=%d wait=%d beyond=%d\n", begin, from-begin+int64(max), JournalTail, 2*seconds, wait.Beyond)
+	if wait.Follow {
+		sizes += `if [ -d "$m" ] && [ ! -L "$m" ]; then rm -f "$m/` + FollowMark + `" && : >"$m/` + FollowMark + `"; fi 2>/dev/null` + "\n"
+	}
 	return boundedScript(30+seconds, vars+sizes+shellLocale+shellAnswer+pageBody), nil
 }
 

@@ -58,6 +58,8 @@ type PageRequest struct {
 	// at most [MaxPageWait]; the sentinel too makes it longer.
 	WaitSeconds int64 `json:"waitSeconds,omitempty"`
 	Beyond      int64 `json:"beyond,omitempty"`
+	// Follow says that somebody follows the journal: its copy in the spool keeps up.
+	Follow bool `json:"follow,omitempty"`
 }
 
 // MaxPageWait is the longest wait of one page: with its transfer it fits into one exec.

@@ -145,7 +145,7 @@ func reasonFor(err error) (string, Healing) {
 
 // Page reads a piece of a journal and cuts it where the agent's output ends.
 func (p *JournalProber) Page(ctx context.Context, q PageRequest) (PageReply, error) {
-	script, err := p.Format.WaitingPageScript(q.Run, q.From, p.Limits.Page, PageWait{time.Duration(q.WaitSeconds) * time.Second, q.Beyond})
+	script, err := p.Format.WaitingPageScript(q.Run, q.From, p.Limits.Page, PageWait{time.Duration(q.WaitSeconds) * time.Second, q.Beyond, q.Follow})
 	if err != nil {
 		return PageReply{}, err
 	}

@@ -16,14 +16,15 @@ const (
 )
 
 // endLeft ends every descendant of this process, all of which are its children in the
-// end: it has none left when it is done, but for what the kernel keeps.
+// end, but for the companion and what belongs to it: there is none left when it is done,
+// but for what the kernel keeps.
 func (w *wrapping) endLeft() {
 	told := map[int]bool{}
 	for end := time.Now().Add(leftGrace); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if reaped() {
+		if w.reaped() {
 			return
 		}
-		for _, pid := range descendants() {
+		for _, pid := range w.descendants() {
 			if !told[pid] {
 				told[pid] = true
 				_ = syscall.Kill(pid, syscall.SIGTERM)
@@ -31,18 +32,23 @@ func (w *wrapping) endLeft() {
 			}
 		}
 	}
+	w.killLeft()
+}
+
+func (w *wrapping) killLeft() {
 	for end := time.Now().Add(leftKill); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		for _, pid := range descendants() {
+		for _, pid := range w.descendants() {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
-		if reaped() {
+		if w.reaped() {
 			return
 		}
 	}
 }
 
-// reaped takes in all children that have ended, and tells whether there are no others.
-func reaped() bool {
+// reaped takes in all children that have ended, and tells whether the companion is the
+// only other, if there is any.
+func (w *wrapping) reaped() bool {
 	for {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
 		switch {
@@ -50,17 +56,20 @@ func reaped() bool {
 		case err != nil:
 			return true
 		case pid == 0:
-			return false
+			return w.side.alive() != 0 && len(w.descendants()) == 0
+		default:
+			w.side.reaped(pid)
 		}
 	}
 }
 
-// descendants lists all processes below this one.
-func descendants() []int {
+// descendants lists all processes below this one, without the companion and what is below
+// that.
+func (w *wrapping) descendants() []int {
 	children := map[int][]int{}
 	for _, name := range processes() {
 		pid, err := strconv.Atoi(name)
-		if err != nil {
+		if err != nil || pid == w.side.alive() {
 			continue
 		}
 		if parent, ok := parentOf(name); ok {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -31,6 +32,8 @@ type wrapping struct {
 	stderr  *os.File
 	signals chan os.Signal
 	agent   int // the agent's process id, and that of its group; 0: none
+	side    *companion
+	given   []string // of the agent's environment, beside what the container has
 }
 
 // Wrap is the wrapper's process: it keeps the run's journal from begin to end. Its
@@ -48,7 +51,9 @@ func Wrap() int {
 		return w.end(err)
 	}
 	status := w.carry()
-	return w.end(w.seal(status))
+	err = w.seal(status)
+	w.endSide(status, err == nil)
+	return w.end(err)
 }
 
 func (w *wrapping) end(err error) int {
@@ -116,20 +121,40 @@ func (w *wrapping) reserve() {
 func (w *wrapping) carry() int {
 	// Whatever loses its parent becomes a child of this process, and is found.
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+	w.side = w.newCompanion()
+	w.given = w.beginSide()
 	status, err := w.launch()
 	if err != nil {
 		fmt.Fprintf(w.stderr, "sandkeeper-agent: %v\n", err)
+		w.overSide()
 		return status
 	}
 	ended := make(chan int, 1)
 	go func() { ended <- w.await() }()
+	status = w.attend(ended)
+	w.endLeft()
+	w.overSide()
+	return status
+}
+
+// attend passes signals on until the agent has ended, and keeps the companion going.
+func (w *wrapping) attend(ended <-chan int) (status int) {
+	var died <-chan int
+	var again <-chan time.Time
+	if w.side != nil {
+		died = w.side.died
+	}
 	for {
 		select {
 		case status := <-ended:
-			w.endLeft()
 			return status
 		case s := <-w.signals:
 			w.pass(s)
+		case <-died:
+			again, _ = w.side.again()
+		case <-again:
+			again = nil
+			w.side.start()
 		}
 	}
 }
@@ -158,6 +183,7 @@ func (w *wrapping) await() int {
 		case errors.Is(err, syscall.EINTR):
 		case err != nil:
 			return 255 // the agent is no child any more, which cannot be
+		case w.side.reaped(pid):
 		case pid == w.agent:
 			if status.Signaled() {
 				return 128 + int(status.Signal())
@@ -261,14 +287,22 @@ func (w *wrapping) input() (*os.File, error) {
 	return f, os.Remove(w.in("input"))
 }
 
+// environment is the agent's: the container's, the run's secrets, which nobody else has
+// and which are forgotten here, and what its companion serves.
 func (w *wrapping) environment(env []string) []string {
-	own := make([]string, 0, len(env)+1)
+	given := append([]string{core.JournalRunVariable + "=" + w.mark}, w.given...)
+	for name, value := range w.Env {
+		given = append(given, name+"="+value)
+	}
+	w.Env, w.given = nil, nil
+	own := make([]string, 0, len(env)+len(given))
 	for _, entry := range env {
-		if !strings.HasPrefix(entry, core.JournalRunVariable+"=") {
+		name, _, _ := strings.Cut(entry, "=")
+		if !slices.ContainsFunc(given, func(g string) bool { return strings.HasPrefix(g, name+"=") }) {
 			own = append(own, entry)
 		}
 	}
-	return append(own, core.JournalRunVariable+"="+w.mark)
+	return append(own, given...)
 }
 
 // directory is where the agent begins: as it was told, or where the main process is,
