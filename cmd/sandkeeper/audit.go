@@ -95,7 +95,7 @@ func (v auditView) print(w *console.Writer) {
 
 // audit compares both sides.
 func (in *installation) audit(ctx context.Context, grace time.Duration) (core.AuditReport, error) {
-	limits := core.DefaultLimits
+	limits := in.limits
 	limits.LeakGrace = grace
 	a := core.Auditor{
 		Lister: in.tasks, Tasks: in.tasks, Runs: in.runs, Index: in.runs, Sandboxes: in.boxes, Ledger: in.boxes, Due: in.boxes,

@@ -90,7 +90,7 @@ func (c *costCommand) Run(ctx context.Context, in *installation, out *console.Co
 	if err != nil {
 		return err
 	}
-	pricing := pricing{now, size, sizes}
+	pricing := pricing{now, in.limits, size, sizes}
 	v.Groups, v.Total = pricing.groups(runs, c.By)
 	if v.Leaked, err = pricing.leaked(ctx, in); err != nil {
 		return err
@@ -210,6 +210,7 @@ func (c *costCommand) sizeOfTask(t types.Task) (core.TaskSize, bool) {
 // pricing is what an estimate is made from.
 type pricing struct {
 	now     core.Millis
+	limits  core.Limits
 	assumed core.TaskSize
 	sizes   map[string]core.TaskSize // by task
 }
@@ -237,7 +238,7 @@ func (p pricing) groups(runs []core.Run, by string) ([]costGroup, costGroup) {
 			g.Runs++
 			g.Hours += used.Hours()
 			g.Cost += size.Cost(used)
-			g.Saved += size.Cost(core.SavedTime(r, core.DefaultLimits))
+			g.Saved += size.Cost(core.SavedTime(r, p.limits))
 			if !r.Status.Terminal() {
 				g.Living++
 			}

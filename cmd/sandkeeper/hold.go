@@ -52,7 +52,7 @@ func (a acting) carryOut(ctx context.Context, in *installation, out *console.Con
 	if err != nil {
 		return act{}, err
 	}
-	done := act{Op: a.op, Run: viewRun(r, core.MillisOf(time.Now())), By: by.Who, Why: by.Why, DryRun: a.dryRun}
+	done := act{Op: a.op, Run: viewRun(r, core.MillisOf(time.Now()), in.limits), By: by.Who, Why: by.Why, DryRun: a.dryRun}
 	if rehearsed != nil {
 		done.Sent = rehearsed.Sent
 	}
@@ -135,7 +135,7 @@ func (c *extendCommand) Run(ctx context.Context, in *installation, out *console.
 			if err != nil {
 				return err
 			}
-			ttl = secondsOr(r.TTLSeconds, core.DefaultLimits.RunTTL) + c.By.duration()
+			ttl = secondsOr(r.TTLSeconds, in.limits.RunTTL) + c.By.duration()
 		}
 		if ttl < time.Second {
 			return badInput("extend: want a second at least, got %s", ttl)

@@ -39,6 +39,7 @@ type installation struct {
 	globals *globals
 	cfg     aws.Config
 	out     map[names.Output]string
+	limits  core.Limits // what the installation chose of them
 
 	runs   *ddb.Runs
 	boxes  *ddb.Sandboxes
@@ -74,6 +75,9 @@ func open(ctx context.Context, g *globals) (*installation, error) {
 	in := &installation{globals: g, cfg: cfg}
 	if in.out, err = g.outputs(ctx, cfg); err != nil {
 		return nil, err
+	}
+	if in.limits, err = core.ReadLimits(cmp.Or(in.out[names.OutLimits], "{}")); err != nil {
+		return nil, fmt.Errorf("output %s: %w", names.OutLimits, err)
 	}
 	db := dynamodb.NewFromConfig(cfg)
 	in.ecs, in.queues, in.lambda = ecs.NewFromConfig(cfg), sqs.NewFromConfig(cfg), lambda.NewFromConfig(cfg)
@@ -273,7 +277,7 @@ func functionError(payload []byte) string {
 func (in *installation) operator(dry bool) (*core.Operator, *core.Rehearsal) {
 	o := core.Operator{
 		Runs: in.runs, Sandboxes: in.boxes, Ledger: in.boxes, Due: in.boxes, Controls: in.boxes, Audit: in.boxes,
-		Queue: sqsout.New(in.queues, in.out[names.OutReclaimQueue]), Limits: core.DefaultLimits,
+		Queue: sqsout.New(in.queues, in.out[names.OutReclaimQueue]), Limits: in.limits,
 	}
 	if !dry {
 		return &o, nil

@@ -47,7 +47,7 @@ func (c *runsCommand) Run(ctx context.Context, in *installation, out *console.Co
 	now := core.MillisOf(time.Now())
 	views := []runView{}
 	for _, r := range runs {
-		views = append(views, viewRun(r, now))
+		views = append(views, viewRun(r, now, in.limits))
 	}
 	return out.Print(map[string]any{"runs": views, "unreadable": viewUnreadable(bad)}, func(w *console.Writer) {
 		printRuns(w, views, now)
@@ -146,7 +146,7 @@ func (c *showCommand) Run(ctx context.Context, in *installation, out *console.Co
 	if err != nil {
 		return err
 	}
-	v := viewRun(r, core.MillisOf(time.Now()))
+	v := viewRun(r, core.MillisOf(time.Now()), in.limits)
 	return out.Print(v, func(w *console.Writer) { w.Pairs(v.pairs()) })
 }
 
@@ -205,7 +205,7 @@ func (in *installation) explain(ctx context.Context, key core.RunKey, probe bool
 	if probe && !r.Status.Terminal() {
 		known.Verdict = in.verdict(ctx, key)
 	}
-	return view(core.Explain(known, core.MillisOf(time.Now()), core.DefaultLimits), r), nil
+	return view(core.Explain(known, core.MillisOf(time.Now()), in.limits), r), nil
 }
 
 // describe is what ECS says of the run's task. An answer that did not come leaves the

@@ -119,7 +119,7 @@ type holdView struct {
 	Why   string `json:"why"`
 }
 
-func viewRun(r core.Run, now core.Millis) runView {
+func viewRun(r core.Run, now core.Millis, l core.Limits) runView {
 	v := runView{
 		RunKey: r.RunKey, Thread: r.Thread, Status: r.Status, Standing: core.StandingOf(r, now),
 		StartedAt: stamp(r.StartedAt), FinishedAt: stamp(r.FinishedAt), ExitCode: r.ExitCode,
@@ -129,7 +129,7 @@ func viewRun(r core.Run, now core.Millis) runView {
 		AttachedUntil: stamp(r.AttachedUntil), DetachedSince: stamp(r.DetachedSince), InterruptedSince: stamp(r.InterruptedSince),
 		CancelRequested: stamp(r.CancelRequested), LogEnd: r.LogEnd, TTLSeconds: r.TTLSeconds,
 		Reclaim: r.Reclaim, ReclaimSince: stamp(r.ReclaimSince), ReclaimAttempts: r.ReclaimAttempts, ReclaimOutcome: r.ReclaimOutcome,
-		KeptUntil: stamp(r.ExpiresAt), TaskStoppedAt: stamp(r.TaskStoppedAt), ExitedAt: stamp(r.ExitedAt), ExpiresAt: stamp(expiry(r)),
+		KeptUntil: stamp(r.ExpiresAt), TaskStoppedAt: stamp(r.TaskStoppedAt), ExitedAt: stamp(r.ExitedAt), ExpiresAt: stamp(expiry(r, l)),
 	}
 	if r.Row.Due() {
 		v.DueAt = stamp(r.DueAt)
@@ -161,8 +161,7 @@ func (v runView) facts(r core.Run) runView {
 }
 
 // expiry is when the time of a run that has not ended is over; zero while it has none.
-func expiry(r core.Run) core.Millis {
-	l := core.DefaultLimits
+func expiry(r core.Run, l core.Limits) core.Millis {
 	switch {
 	case r.Status.Terminal():
 	case r.Status == core.Interrupted && r.InterruptedSince != 0:

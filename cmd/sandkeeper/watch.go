@@ -43,7 +43,7 @@ func (in *installation) snapshot(ctx context.Context) (snapshot, error) {
 	now := core.MillisOf(time.Now())
 	s := snapshot{At: stamp(now), Control: viewControl(control), Runs: []runView{}, Unreadable: viewUnreadable(bad)}
 	for _, r := range runs {
-		s.Runs = append(s.Runs, viewRun(r, now))
+		s.Runs = append(s.Runs, viewRun(r, now, in.limits))
 	}
 	return s, nil
 }

@@ -20,7 +20,7 @@ import (
 
 // wire makes the sweep of the adapters that the environment names.
 func wire(b *boot.Boot) *core.Sweep {
-	limits, db, queues := core.DefaultLimits, dynamodb.NewFromConfig(b.AWS), sqs.NewFromConfig(b.AWS)
+	limits, db, queues := b.Limits, dynamodb.NewFromConfig(b.AWS), sqs.NewFromConfig(b.AWS)
 	runs := ddb.NewRuns(db, b.Get(names.RunsTable))
 	boxes := ddb.NewSandboxes(db, b.Get(names.SandboxesTable))
 	blobs := s3blob.NewObjects(s3.NewFromConfig(b.AWS), b.Get(names.LogBucket))

@@ -33,7 +33,7 @@ func wire(b *boot.Boot) *core.Reclaimer {
 	db := dynamodb.NewFromConfig(b.AWS)
 	boxes := ddb.NewSandboxes(db, b.Get(names.SandboxesTable))
 	tasks := &ecstask.Tasks{ECS: ecs.NewFromConfig(b.AWS)}
-	limits := core.DefaultLimits
+	limits := b.Limits
 	return &core.Reclaimer{
 		Runs: ddb.NewRuns(db, b.Get(names.RunsTable)), Sandboxes: boxes, Ledger: boxes, Controls: core.ModeDefault{Controls: boxes, Mode: core.Mode(b.Get(names.Mode))},
 		Transactions: ddb.NewTransactions(db, b.Get(names.RunsTable), b.Get(names.SandboxesTable)), Breaker: boxes, Tasks: tasks, Stopper: tasks,

@@ -41,7 +41,7 @@ func main() {
 
 // session wires the use case.
 func session(b *boot.Boot) *core.Session {
-	limits := core.DefaultLimits
+	limits := b.Limits
 	db := dynamodb.NewFromConfig(b.AWS)
 	runs, boxes := ddb.NewRuns(db, b.Get(names.RunsTable)), ddb.NewSandboxes(db, b.Get(names.SandboxesTable))
 	transactions := ddb.NewTransactions(db, b.Get(names.RunsTable), b.Get(names.SandboxesTable))

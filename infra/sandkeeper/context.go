@@ -3,6 +3,7 @@ package sandkeeper
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/aws/aws-cdk-go/awscdk/v2"
 )
@@ -15,7 +16,11 @@ import (
 // (observe or enforce), onCheckpointFailure (hold or release), checkpointConcurrency,
 // toolsConcurrency, hostFunctions (names or ARNs, between commas),
 // keepCheckpoints, eventBus (name of the bus that hears what becomes of runs), tenants,
-// scheduleMinutes, alarmTopic (ARN), idleBurnUSD, runbook (address), monitoring=false,
+// vpc and subnets (ids of what is there), securityGroup, cluster (name of one that is
+// there), taskFamilies, taskRoles (ARNs), taskTags (key=value), scheduleMinutes, runTTL,
+// pauseTTL, idleTTL, retention, checkpointHold, breakerWindow, breakerMost, key (ARN),
+// permissionsBoundary (ARN), logDays, logClass (standard or infrequent), tracing=true,
+// removal (retain or destroy), tags (key=value), alarmTopic (ARN), idleBurnUSD, runbook (address), monitoring=false,
 // local=true (the variant for an engine on loopback).
 func FromContext(app awscdk.App) Props {
 	c := reader{app}
@@ -31,7 +36,22 @@ func FromContext(app awscdk.App) Props {
 		ToolsConcurrency:      c.text("toolsConcurrency"),
 		HostFunctions:         c.text("hostFunctions"),
 		KeepCheckpoints:       c.text("keepCheckpoints"),
+		VPC:                   c.text("vpc"),
+		Subnets:               c.list("subnets"),
+		SecurityGroup:         c.text("securityGroup"),
+		Cluster:               c.text("cluster"),
+		TaskFamilies:          c.list("taskFamilies"),
+		TaskRoles:             c.list("taskRoles"),
+		TaskTags:              c.pairs("taskTags"),
 		ScheduleMinutes:       c.whole("scheduleMinutes"),
+		Limits:                c.limits(),
+		Key:                   c.text("key"),
+		PermissionsBoundary:   c.text("permissionsBoundary"),
+		LogDays:               c.whole("logDays"),
+		InfrequentLogs:        c.either("logClass", "standard", "infrequent"),
+		Tracing:               c.yes("tracing", false),
+		Destroy:               c.either("removal", "retain", "destroy"),
+		Tags:                  c.pairs("tags"),
 		NoMonitoring:          !c.yes("monitoring", true),
 		AlarmTopic:            c.text("alarmTopic"),
 		IdleBurnUSD:           c.number("idleBurnUSD"),
@@ -92,4 +112,51 @@ func (c reader) whole(key string) int {
 		panic(fmt.Errorf("context %s: want a whole number of at least 1, got %q", key, text))
 	}
 	return int(n)
+}
+
+// either reports whether the second of two words is there.
+func (c reader) either(key, first, second string) bool {
+	text := c.text(key)
+	if text != "" && text != first && text != second {
+		panic(fmt.Errorf("context %s: want %s or %s, got %q", key, first, second, text))
+	}
+	return text == second
+}
+
+// list is what stands between commas.
+func (c reader) list(key string) []string {
+	var out []string
+	for part := range strings.SplitSeq(c.text(key), ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			out = append(out, part)
+		}
+	}
+	return out
+}
+
+// pairs are key=value between commas.
+func (c reader) pairs(key string) map[string]string {
+	out := map[string]string{}
+	for _, part := range c.list(key) {
+		name, value, ok := strings.Cut(part, "=")
+		if !ok || name == "" {
+			panic(fmt.Errorf("context %s: want key=value between commas, got %q", key, part))
+		}
+		out[name] = value
+	}
+	return out
+}
+
+// limits are those that are there.
+func (c reader) limits() map[string]any {
+	out := map[string]any{}
+	for _, name := range []string{"runTTL", "pauseTTL", "idleTTL", "retention", "checkpointHold", "breakerWindow"} {
+		if text := c.text(name); text != "" {
+			out[name] = text
+		}
+	}
+	if n := c.whole("breakerMost"); n != 0 {
+		out["breakerMost"] = n
+	}
+	return out
 }

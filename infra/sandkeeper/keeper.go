@@ -23,6 +23,7 @@ import (
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsevents"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awseventstargets"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsiam"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awskms"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awslogs"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awss3"
@@ -67,7 +68,8 @@ type Keeper struct {
 	checkpoints  awsdynamodb.TableV2
 	bucket       awss3.Bucket
 	jobs, shards queue
-	cluster      awsecs.Cluster
+	cluster      awsecs.ICluster
+	key          awskms.IKey // nil: the services' own
 	sandboxRole  awsiam.IRole
 	events       awssqs.Queue // dead letters of what is invoked asynchronously
 	functions    map[names.Function]awslambda.Function
@@ -84,8 +86,11 @@ func NewStack(app constructs.Construct, p Props) awscdk.Stack {
 		StackName:   &p.Install,
 		Description: new("Sandkeeper: the end of life of AI-agent sandboxes on Fargate"),
 	}
-	if p.Local {
+	switch {
+	case p.Local:
 		props.Env = &awscdk.Environment{Account: new(localAccount), Region: new(localRegion)}
+	case p.Key != "":
+		props.Env = homeOf(p.Key)
 	}
 	stack := awscdk.NewStack(app, &p.Install, props)
 	// CDK leaves this id out of logical ids: they are those of the stack's own children.
@@ -97,6 +102,8 @@ func NewStack(app constructs.Construct, p Props) awscdk.Stack {
 func New(scope constructs.Construct, id string, p Props) *Keeper {
 	k := &Keeper{Construct: constructs.NewConstruct(scope, &id), stack: awscdk.Stack_Of(scope), props: p.complete()}
 	k.functions, k.logs = map[names.Function]awslambda.Function{}, map[names.Function]awslogs.LogGroup{}
+	k.props.check()
+	k.everywhere()
 	k.endpoints = k.localEndpoints()
 	k.stores()
 	k.queues()
@@ -146,16 +153,16 @@ func (k *Keeper) localEndpoints() map[names.Key]*string {
 
 // stores makes what must outlive the stack: tables and bucket.
 func (k *Keeper) stores() {
-	k.runs = table(k.Construct, names.Runs)
-	k.sandboxes = table(k.Construct, names.Sandboxes)
-	k.checkpoints = table(k.Construct, names.Checkpoints)
-	k.bucket = awss3.NewBucket(k.Construct, new("logs"), &awss3.BucketProps{
+	k.runs = k.table(names.Runs)
+	k.sandboxes = k.table(names.Sandboxes)
+	k.checkpoints = k.table(names.Checkpoints)
+	limits, _ := k.limits()
+	props := &awss3.BucketProps{
 		Versioned:         new(true),
 		BlockPublicAccess: awss3.BlockPublicAccess_BLOCK_ALL(),
 		ObjectOwnership:   awss3.ObjectOwnership_BUCKET_OWNER_ENFORCED,
-		Encryption:        awss3.BucketEncryption_S3_MANAGED,
 		EnforceSSL:        new(true),
-		RemovalPolicy:     awscdk.RemovalPolicy_RETAIN,
+		RemovalPolicy:     k.removal(),
 		LifecycleRules: &[]*awss3.LifecycleRule{{
 			AbortIncompleteMultipartUploadAfter: days(day),
 			// A week in which a deletion may be taken back.
@@ -164,14 +171,16 @@ func (k *Keeper) stores() {
 		}, {
 			// Logs alone: checkpoints share packs, which only their collection may judge.
 			TagFilters: &map[string]any{names.TagKind: names.KindLog},
-			Expiration: days(core.DefaultLimits.Retention + names.ObjectsOutlive),
+			Expiration: days(limits.Retention + names.ObjectsOutlive),
 		}, {
 			// What was said is in the log by then, or nobody listened.
 			TagFilters:                  &map[string]any{names.TagKind: names.KindSpool},
 			Expiration:                  days(day),
 			NoncurrentVersionExpiration: days(day),
 		}},
-	})
+	}
+	k.encryptBucket(props)
+	k.bucket = awss3.NewBucket(k.Construct, new("logs"), props)
 }
 
 // queue is a queue with its dead letters and how it is consumed.
@@ -198,10 +207,9 @@ func (k *Keeper) queues() {
 
 // deadQueue makes a queue for what failed each time it was tried.
 func (k *Keeper) deadQueue(id string) awssqs.Queue {
-	return awssqs.NewQueue(k.Construct, &id, &awssqs.QueueProps{
-		EnforceSSL:      new(true),
-		RetentionPeriod: days(14 * day),
-	})
+	props := &awssqs.QueueProps{EnforceSSL: new(true), RetentionPeriod: days(14 * day)}
+	k.encryptQueue(props)
+	return awssqs.NewQueue(k.Construct, &id, props)
 }
 
 // queueSpec is what distinguishes one queue from another.
@@ -215,14 +223,16 @@ type queueSpec struct {
 
 func (k *Keeper) queue(id, dead string, spec queueSpec) queue {
 	letters := k.deadQueue(dead)
-	return queue{dead: letters, spec: spec, Queue: awssqs.NewQueue(k.Construct, &id, &awssqs.QueueProps{
+	props := &awssqs.QueueProps{
 		EnforceSSL: new(true),
 		// Six times the consumer's timeout: a batch that is still being worked on
 		// must not be handed out again.
 		VisibilityTimeout: duration(6 * spec.timeout),
 		RetentionPeriod:   duration(spec.keep),
 		DeadLetterQueue:   &awssqs.DeadLetterQueue{Queue: letters, MaxReceiveCount: &spec.receives},
-	})}
+	}
+	k.encryptQueue(props)
+	return queue{dead: letters, spec: spec, Queue: awssqs.NewQueue(k.Construct, &id, props)}
 }
 
 // consume feeds a queue's messages to a function.
@@ -241,9 +251,20 @@ func (k *Keeper) consume(id string, q queue, f awslambda.Function) {
 // network is where sandboxes of the sample task definition run.
 type network struct{ subnets, group *string }
 
-// network makes public subnets without NAT: a sandbox needs a route to Systems
-// Manager for ECS Exec and nothing may reach it.
+// network is that of the props, or one that the stack makes; so is the cluster.
 func (k *Keeper) network() network {
+	makes := k.ownNetwork
+	if k.props.VPC != "" {
+		makes = k.theirNetwork
+	}
+	vpc, where := makes()
+	k.cluster = k.clusterIn(vpc)
+	return where
+}
+
+// ownNetwork makes public subnets without NAT: a sandbox needs a route to Systems
+// Manager for ECS Exec and nothing may reach it.
+func (k *Keeper) ownNetwork() (awsec2.IVpc, network) {
 	zones := []*string{zone(0), zone(1)}
 	vpc := awsec2.NewVpc(k.Construct, new("vpc"), &awsec2.VpcProps{
 		// Zones by intrinsic function: a look-up would need an account.
@@ -255,10 +276,15 @@ func (k *Keeper) network() network {
 			Name: new("sandboxes"), SubnetType: awsec2.SubnetType_PUBLIC, CidrMask: new(20.0),
 		}},
 	})
-	group := awsec2.NewSecurityGroup(k.Construct, new("sandbox-group"), &awsec2.SecurityGroupProps{
-		Vpc: vpc, Description: new("Sandboxes: outbound only"),
-	})
-	k.cluster = awsecs.NewCluster(k.Construct, new("cluster"), &awsecs.ClusterProps{
+	subnets := vpc.SelectSubnets(&awsec2.SubnetSelection{SubnetType: awsec2.SubnetType_PUBLIC}).SubnetIds
+	return vpc, network{subnets: awscdk.Fn_Join(new(","), subnets), group: k.group(vpc).SecurityGroupId()}
+}
+
+func (k *Keeper) clusterIn(vpc awsec2.IVpc) awsecs.ICluster {
+	if k.props.Cluster != "" {
+		return k.theirCluster(vpc)
+	}
+	return awsecs.NewCluster(k.Construct, new("cluster"), &awsecs.ClusterProps{
 		Vpc:         vpc,
 		ClusterName: &k.props.Install,
 		// Exec output is journals and secrets' surroundings: it goes to no log.
@@ -266,11 +292,11 @@ func (k *Keeper) network() network {
 			Logging: awsecs.ExecuteCommandLogging_NONE,
 		},
 	})
-	subnets := vpc.SelectSubnets(&awsec2.SubnetSelection{SubnetType: awsec2.SubnetType_PUBLIC}).SubnetIds
-	return network{subnets: awscdk.Fn_Join(new(","), subnets), group: group.SecurityGroupId()}
 }
 
 func zone(i float64) *string { return awscdk.Fn_Select(&i, awscdk.Fn_GetAzs(new(""))) }
+
+func (k *Keeper) sampleFamily() string { return k.props.Install + "-" + names.SandboxFamily }
 
 // sampleTask is a task definition that satisfies what ECS Exec asks for: an init
 // process, a writable root file system, a role with the four channel actions and
@@ -285,12 +311,15 @@ func (k *Keeper) sampleTask() awsecs.FargateTaskDefinition {
 	}}
 	k.sandboxRole = role(k.Construct, "sandbox-role", "ecs-tasks.amazonaws.com", channels).WithoutPolicyUpdates(nil)
 	task := awsecs.NewFargateTaskDefinition(k.Construct, new("sandbox"), &awsecs.FargateTaskDefinitionProps{
-		Family:          join(k.props.Install, "-", names.SandboxFamily),
+		Family:          new(k.sampleFamily()),
 		Cpu:             new(256.0),
 		MemoryLimitMiB:  new(512.0),
 		TaskRole:        k.sandboxRole,
 		RuntimePlatform: &awsecs.RuntimePlatform{CpuArchitecture: awsecs.CpuArchitecture_ARM64(), OperatingSystemFamily: awsecs.OperatingSystemFamily_LINUX()},
 	})
+	for _, name := range slices.Sorted(maps.Keys(k.props.TaskTags)) {
+		awscdk.Tags_Of(task).Add(&name, new(k.props.TaskTags[name]), nil)
+	}
 	task.AddContainer(new(names.AgentContainer), &awsecs.ContainerDefinitionOptions{
 		Image:                  awsecs.ContainerImage_FromRegistry(&k.props.SandboxImage, nil),
 		Command:                texts([]string{"sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"}),
@@ -382,6 +411,7 @@ func (k *Keeper) reclaim(checkpoint awslambda.Function) awslambda.Function {
 			names.CheckpointFunction: checkpoint.FunctionName(),
 			names.EventBus:           &k.props.EventBus,
 			names.Install:            &k.props.Install,
+			names.Limits:             k.limitsText(),
 			names.Mode:               &k.props.Mode,
 			names.OnFailure:          &k.props.OnFailure,
 		},
@@ -408,6 +438,7 @@ func (k *Keeper) reap(probe awslambda.Function) awslambda.Function {
 			names.EventBus:       &k.props.EventBus,
 			names.ProbeFunction:  probe.FunctionName(),
 			names.Install:        &k.props.Install,
+			names.Limits:         k.limitsText(),
 			names.Mode:           &k.props.Mode,
 		},
 		local:    k.endpoints,
@@ -439,6 +470,7 @@ func (k *Keeper) session(checkpoint awslambda.Function) awslambda.Function {
 			names.HostFunctions:      new(strings.Join(k.hostFunctions(), ",")),
 			names.EventBus:           &k.props.EventBus,
 			names.Install:            &k.props.Install,
+			names.Limits:             k.limitsText(),
 			names.Tenants:            &k.props.Tenants,
 		},
 		local:  k.endpoints,
@@ -459,9 +491,9 @@ type timetable struct {
 // the collection of garbage once a day. A tick that could not be delivered is dropped:
 // the next one sees all that it would have seen.
 func (k *Keeper) schedules(reap, checkpoint awslambda.Function) {
-	invoke := role(k.Construct, "schedule-role", "scheduler.amazonaws.com", []grant{{
+	invoke := role(k.Construct, "schedule-role", "scheduler.amazonaws.com", append(k.ciphers(), grant{
 		actions: []string{"lambda:InvokeFunction"}, resources: []*string{reap.FunctionArn(), checkpoint.FunctionArn()},
-	}, k.buries()}).WithoutPolicyUpdates(nil)
+	}, k.buries())).WithoutPolicyUpdates(nil)
 	for _, t := range []timetable{{
 		name: names.TickSchedule, detailType: names.DetailScheduleTick, about: "One sweep of all that has not ended", target: reap,
 		when: awsscheduler.ScheduleExpression_Rate(duration(k.scheduleRate())), within: time.Minute,
@@ -510,15 +542,23 @@ func (k *Keeper) taskEvents(reap awslambda.Function) {
 }
 
 func (k *Keeper) taskRule(id, source string, reap awslambda.Function) {
+	detail := map[string]any{
+		"clusterArn": []*string{k.cluster.ClusterArn()},
+		"lastStatus": []*string{new(names.TaskStopped)},
+	}
+	if families := k.families(); families != nil {
+		groups := make([]string, len(families))
+		for i, f := range families {
+			groups[i] = "family:" + f
+		}
+		detail["group"] = groups
+	}
 	awsevents.NewRule(k.Construct, &id, &awsevents.RuleProps{
 		Description: new("Stopped tasks of the sandboxes' cluster"),
 		EventPattern: &awsevents.EventPattern{
 			Source:     texts([]string{source}),
 			DetailType: texts([]string{names.DetailTaskState}),
-			Detail: &map[string]any{
-				"clusterArn": []*string{k.cluster.ClusterArn()},
-				"lastStatus": []*string{new(names.TaskStopped)},
-			},
+			Detail:     &detail,
 		},
 		Targets: &[]awsevents.IRuleTarget{awseventstargets.NewLambdaFunction(reap, &awseventstargets.LambdaFunctionProps{
 			RetryAttempts: new(0.0),
@@ -541,6 +581,7 @@ func (k *Keeper) outputs(more map[names.Output]*string) {
 		names.OutEventBus:        &k.props.EventBus,
 		names.OutCluster:         k.cluster.ClusterArn(),
 		names.OutInstall:         &k.props.Install,
+		names.OutLimits:          k.limitsText(),
 		names.OutMode:            &k.props.Mode,
 	}
 	maps.Copy(all, more)

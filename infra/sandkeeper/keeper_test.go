@@ -811,6 +811,8 @@ const allTasks = "arn:AWS::Partition:ecs:AWS::Region:AWS::AccountId:task/cluster
 var whole = map[string]string{
 	"ecs:ListTasks":                    "takes no task as resource; its condition keeps it to the cluster",
 	"ssmmessages:CreateControlChannel": "knows no resource",
+	"xray:PutTelemetryRecords":         "knows no resource; only where tracing was asked for",
+	"xray:PutTraceSegments":            "knows no resource; only where tracing was asked for",
 	"ssmmessages:CreateDataChannel":    "knows no resource",
 	"ssmmessages:OpenControlChannel":   "knows no resource",
 	"ssmmessages:OpenDataChannel":      "knows no resource in a task's own agent",

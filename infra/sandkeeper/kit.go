@@ -59,10 +59,13 @@ func (k *Keeper) function(spec functionSpec) awslambda.Function {
 	name := deployedName(p, spec.name)
 	logs := awslogs.NewLogGroup(scope, new(id+"-logs"), &awslogs.LogGroupProps{
 		LogGroupName:  new("/aws/lambda/" + name),
-		Retention:     awslogs.RetentionDays_ONE_MONTH,
+		Retention:     k.logRetention(),
+		LogGroupClass: k.logClass(),
+		EncryptionKey: k.key,
 		RemovalPolicy: awscdk.RemovalPolicy_DESTROY,
 	})
-	grants := append(spec.grants, grant{
+	grants := slices.Concat(spec.grants, k.ciphers(), k.traces())
+	grants = append(grants, grant{
 		actions:   []string{"logs:CreateLogStream", "logs:PutLogEvents"},
 		resources: []*string{logs.LogGroupArn()},
 	})
@@ -81,6 +84,7 @@ func (k *Keeper) function(spec functionSpec) awslambda.Function {
 		Environment:   environment(spec.env, spec.local),
 		LogGroup:      logs,
 		LoggingFormat: awslambda.LoggingFormat_JSON,
+		Tracing:       k.tracing(),
 		// Of the account's concurrency; nil reserves none.
 		ReservedConcurrentExecutions: spec.reserved,
 		// A role that constructs cannot widen: what it may do is spec.grants.
@@ -153,18 +157,19 @@ func role(scope constructs.Construct, id, service string, grants []grant) awsiam
 }
 
 // table makes a table as internal/names describes it.
-func table(scope constructs.Construct, t names.Table) awsdynamodb.TableV2 {
+func (k *Keeper) table(t names.Table) awsdynamodb.TableV2 {
 	indexes := make([]*awsdynamodb.GlobalSecondaryIndexPropsV2, 0, len(t.Indexes))
 	for _, index := range t.Indexes {
 		indexes = append(indexes, secondaryIndex(index))
 	}
-	return awsdynamodb.NewTableV2(scope, &t.Name, &awsdynamodb.TablePropsV2{
+	return awsdynamodb.NewTableV2(k.Construct, &t.Name, &awsdynamodb.TablePropsV2{
 		PartitionKey:           keyAttribute(names.PK),
 		SortKey:                keyAttribute(names.SK),
 		Billing:                awsdynamodb.Billing_OnDemand(nil),
 		GlobalSecondaryIndexes: &indexes,
 		TimeToLiveAttribute:    new(names.TTL),
-		RemovalPolicy:          awscdk.RemovalPolicy_RETAIN,
+		RemovalPolicy:          k.removal(),
+		Encryption:             k.tableKey(),
 		PointInTimeRecoverySpecification: &awsdynamodb.PointInTimeRecoverySpecification{
 			PointInTimeRecoveryEnabled: new(true),
 		},

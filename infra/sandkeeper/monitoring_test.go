@@ -61,13 +61,13 @@ func queuesOf(a metrics.Alarm) []alarmed {
 
 // TestSilenceRingsAsFastAsTheScheduleTicks.
 func TestSilenceRingsAsFastAsTheScheduleTicks(t *testing.T) {
-	slow := chosen(t, map[string]any{"scheduleMinutes": 5})
-	for of, want := range map[*template]float64{&production: 60, &slow: 300} {
+	slow := chosen(t, map[string]any{"scheduleMinutes": 3})
+	for of, want := range map[*template]float64{&production: 60, &slow: 180} {
 		a := of.one(t, "AWS::CloudWatch::Alarm", "alarm-reaper-silent").Properties
 		same(t, "period", a["Period"], want)
 		same(t, "statistic", a["Statistic"], "SampleCount")
 	}
-	same(t, "schedule", slow.one(t, "AWS::Scheduler::Schedule", names.TickSchedule).Properties["ScheduleExpression"], "rate(5 minutes)")
+	same(t, "schedule", slow.one(t, "AWS::Scheduler::Schedule", names.TickSchedule).Properties["ScheduleExpression"], "rate(3 minutes)")
 }
 
 func TestAlarmsAreTold(t *testing.T) {

@@ -34,8 +34,41 @@ type Props struct {
 	// the day, beside the named ones. 0: all.
 	KeepCheckpoints string
 
-	// ScheduleMinutes is how often reap sweeps. Default: each minute.
+	// VPC, with Subnets, is where sandboxes run, by id: the stack then makes no network.
+	// Without SecurityGroup it makes a group there that lets nothing in.
+	VPC           string
+	Subnets       []string
+	SecurityGroup string
+	// Cluster is the name of an ECS cluster that is there. Empty: the stack makes one.
+	Cluster string
+	// TaskFamilies are the families of task definitions that sandboxes are made from, beside
+	// the sample. Given, no other task is started and no other's end is heard of.
+	TaskFamilies []string
+	// TaskRoles are the ARNs of the roles that their tasks have, which session passes on.
+	TaskRoles []string
+	// TaskTags are tags that a task must have to be described, asked or stopped. Task
+	// definitions hand theirs on to their tasks.
+	TaskTags map[string]string
+
+	// ScheduleMinutes is how often reap sweeps, at most every third minute. Default: each.
 	ScheduleMinutes int
+	// Limits are the limits that differ from core.DefaultLimits, as core.ReadLimits reads
+	// them: runTTL, pauseTTL, idleTTL, retention, checkpointHold, breakerWindow as
+	// durations, breakerMost as a number.
+	Limits map[string]any
+
+	// Key is the ARN of a KMS key for tables, bucket, queues and logs. Its policy must let
+	// CloudWatch Logs use it. Empty: the services' own keys.
+	Key string
+	// PermissionsBoundary is the ARN of a managed policy that bounds every role.
+	PermissionsBoundary string
+	LogDays             int  // how long logs of functions stay, as CloudWatch knows it. Default: 30
+	InfrequentLogs      bool // at half the price, without metrics: it wants NoMonitoring
+	Tracing             bool // by X-Ray
+	// Destroy has tables and bucket go with the stack, where the bucket is empty. Default:
+	// they stay.
+	Destroy bool
+	Tags    map[string]string // of every resource
 
 	// NoMonitoring leaves alarms, dashboard and saved queries out.
 	NoMonitoring bool
@@ -66,6 +99,7 @@ func (p Props) complete() Props {
 	p.Tenants = cmp.Or(p.Tenants, `{"":["-"]}`)
 	p.KeepCheckpoints = cmp.Or(p.KeepCheckpoints, "0")
 	p.ScheduleMinutes = cmp.Or(p.ScheduleMinutes, 1)
+	p.LogDays = cmp.Or(p.LogDays, 30)
 	p.Runbook = cmp.Or(p.Runbook, "https://github.com/sandkeeper/sandkeeper/blob/main/docs/runbook.md")
 	return p
 }

@@ -30,7 +30,7 @@ func (k *Keeper) reapGrants(probe awslambda.Function) []grant {
 		actions:   []string{"s3:GetObject", "s3:GetObjectVersion", "s3:PutObject", "s3:PutObjectTagging"},
 		resources: []*string{k.bucket.ArnForObjects(join("*/", names.LogsPrefix, "/*"))},
 	}, {
-		actions: []string{"ecs:DescribeTasks"}, resources: []*string{k.tasks()},
+		actions: []string{"ecs:DescribeTasks"}, resources: []*string{k.tasks()}, conditions: k.tagged(),
 	}, {
 		// ListTasks takes no task as resource; the condition keeps it to the cluster.
 		actions: []string{"ecs:ListTasks"}, resources: []*string{new("*")},
@@ -60,8 +60,10 @@ func (k *Keeper) probeGrants() []grant {
 // execs is what running a script in a sandbox takes.
 func (k *Keeper) execs() []grant {
 	return []grant{{
-		actions:   []string{"ecs:ExecuteCommand"},
-		resources: []*string{k.cluster.ClusterArn(), k.tasks()},
+		// ECS asks for it on both.
+		actions: []string{"ecs:ExecuteCommand"}, resources: []*string{k.tasks()}, conditions: k.tagged(),
+	}, {
+		actions: []string{"ecs:ExecuteCommand"}, resources: []*string{k.cluster.ClusterArn()},
 	}, {
 		// The data channel of an exec session is opened by the caller itself.
 		actions: []string{"ssmmessages:OpenDataChannel"},
@@ -121,6 +123,7 @@ func (k *Keeper) reclaimGrants(checkpoint awslambda.Function) []grant {
 		conditions: map[string]any{"ForAllValues:StringLike": map[string]any{"dynamodb:LeadingKeys": []string{names.SandboxKeys + "*"}}},
 	}, {
 		actions: []string{"ecs:DescribeTasks", "ecs:StopTask"}, resources: []*string{k.tasks()},
+		conditions: k.tagged(),
 	}, consumes(k.jobs), k.announces()}
 }
 
@@ -144,19 +147,17 @@ func (k *Keeper) sessionGrants(checkpoint awslambda.Function) []grant {
 		actions:   []string{"s3:GetObject", "s3:GetObjectVersion", "s3:PutObject", "s3:PutObjectTagging"},
 		resources: []*string{k.bucket.ArnForObjects(join("*/", names.LogsPrefix, "/*"))},
 	}, grant{
-		actions: []string{"ecs:DescribeTasks"}, resources: []*string{k.tasks()},
+		actions: []string{"ecs:DescribeTasks"}, resources: []*string{k.tasks()}, conditions: k.tagged(),
 	}, grant{
-		// Definitions name any task definition; the condition keeps its tasks to the cluster.
-		actions: []string{"ecs:RunTask"}, resources: []*string{k.stack.FormatArn(&awscdk.ArnComponents{
-			Service: new("ecs"), Resource: new("task-definition"), ResourceName: new("*"),
-		})},
-		conditions: k.ownCluster(),
+		// Without families, definitions name any task definition; the condition keeps its
+		// tasks to the cluster.
+		actions: []string{"ecs:RunTask"}, resources: k.definitions(), conditions: k.ownCluster(),
 	}, grant{
 		actions: []string{"ecs:TagResource"}, resources: []*string{k.tasks()},
 		conditions: map[string]any{"StringEquals": map[string]any{"ecs:CreateAction": "RunTask"}},
 	}, grant{
 		// The sample's role. Who adds task definitions with others lets session pass those.
-		actions: []string{"iam:PassRole"}, resources: []*string{k.sandboxRole.RoleArn()},
+		actions: []string{"iam:PassRole"}, resources: append([]*string{k.sandboxRole.RoleArn()}, *texts(k.props.TaskRoles)...),
 		conditions: map[string]any{"StringEquals": map[string]any{"iam:PassedToService": "ecs-tasks.amazonaws.com"}},
 	}, grant{
 		actions: []string{"lambda:InvokeFunction"}, resources: []*string{checkpoint.FunctionArn()},

@@ -112,6 +112,8 @@ func given(key names.Key, aws string) string {
 		return allowed[len(allowed)-1]
 	case key == names.Tenants:
 		return `{"":["-"]}`
+	case key == names.Limits:
+		return "{}"
 	case key == names.KeepCheckpoints:
 		return "0"
 	case key == names.ReclaimQueue || key == names.ShardQueue:

@@ -17,6 +17,7 @@ import (
 	"github.com/aws/aws-lambda-go/lambdacontext"
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/metrics"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
@@ -32,6 +33,9 @@ type Boot struct {
 	Log *slog.Logger
 	// Meter writes to stdout too. What ECS turned away is counted by AWS itself.
 	Meter *metrics.Meter
+
+	// Limits are the installation's, where the function reads them; else the defaults.
+	Limits core.Limits
 
 	throttles *throttles
 	env       Env
@@ -62,6 +66,12 @@ func load(f names.Function, lookup func(string) (string, bool)) (*Boot, error) {
 	if err != nil {
 		return nil, err
 	}
+	limits := core.DefaultLimits
+	if slices.Contains(names.Env[f], names.Limits) {
+		if limits, err = core.ReadLimits(env.Get(names.Limits)); err != nil {
+			return nil, fmt.Errorf("boot %s: %s: %w", f, names.Limits, err)
+		}
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), configWithin)
 	defer cancel()
 	loaded, err := config.LoadDefaultConfig(ctx)
@@ -71,7 +81,7 @@ func load(f names.Function, lookup func(string) (string, bool)) (*Boot, error) {
 	turned := new(throttles)
 	loaded.APIOptions = append(loaded.APIOptions, turned.watch)
 	return &Boot{
-		AWS: loaded, Log: slog.New(lambdacontext.NewLogHandler()), env: env, throttles: turned,
+		AWS: loaded, Log: slog.New(lambdacontext.NewLogHandler()), env: env, Limits: limits, throttles: turned,
 		Meter: &metrics.Meter{Out: os.Stdout, Install: env.Get(names.Install), Function: f},
 	}, nil
 }

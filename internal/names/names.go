@@ -42,6 +42,7 @@ const (
 	ReapFunction       Key = "REAP_FUNCTION"         // name of the reap function
 	ToolsFunction      Key = "TOOLS_FUNCTION"        // name of the tools function
 	Install            Key = "INSTALL"               // name of this installation; startedBy at ECS is <install>/<instanceId>
+	Limits             Key = "LIMITS"                // JSON: the limits that the installation chose, see core.ReadLimits
 	Mode               Key = "MODE"                  // the mode that holds until an operator sets one
 	OnFailure          Key = "ON_CHECKPOINT_FAILURE" // what becomes of a sandbox whose workspace cannot be stored
 	KeepCheckpoints    Key = "KEEP_CHECKPOINTS"      // how many of a thread's newest checkpoints outlive the day, beside the named ones; 0: all
@@ -72,14 +73,14 @@ var Values = map[Key][]string{Mode: {ModeObserve, ModeEnforce}, OnFailure: {Fail
 // Env lists for each function exactly the variables it reads. The stack refuses
 // to synthesize with more or fewer, the function refuses to start with fewer.
 var Env = map[Function][]Key{
-	Reap:       {RunsTable, SandboxesTable, LogBucket, Cluster, ReclaimQueue, ShardQueue, EventBus, ProbeFunction, Install, Mode},
+	Reap:       {RunsTable, SandboxesTable, LogBucket, Cluster, ReclaimQueue, ShardQueue, EventBus, ProbeFunction, Install, Limits, Mode},
 	Probe:      {SandboxesTable, Install},
 	Checkpoint: {CheckpointsTable, SandboxesTable, LogBucket, ReclaimQueue, CheckpointFunction, KeepCheckpoints, Install},
-	Reclaim:    {RunsTable, SandboxesTable, CheckpointsTable, CheckpointFunction, EventBus, Install, Mode, OnFailure},
+	Reclaim:    {RunsTable, SandboxesTable, CheckpointsTable, CheckpointFunction, EventBus, Install, Limits, Mode, OnFailure},
 	Tools:      {RunsTable, LogBucket, ReapFunction, HostFunctions, Install},
 	Session: {
 		RunsTable, SandboxesTable, CheckpointsTable, LogBucket, Cluster, ReclaimQueue, CheckpointFunction, ToolsFunction, HostFunctions,
-		EventBus, Install, Tenants,
+		EventBus, Install, Limits, Tenants,
 	},
 }
 
@@ -124,7 +125,8 @@ const (
 	OutSubnets         Output = "Subnets"       // comma-separated subnet ids
 	OutSecurityGroup   Output = "SecurityGroup" // security group id for sandboxes
 	OutInstall         Output = "Install"
-	OutMode            Output = "Mode" // the mode that holds until an operator sets one
+	OutLimits          Output = "Limits" // what was chosen of them, as the functions read it
+	OutMode            Output = "Mode"   // the mode that holds until an operator sets one
 )
 
 // Names that the stack makes and others find again.
