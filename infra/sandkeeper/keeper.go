@@ -118,6 +118,7 @@ func New(scope constructs.Construct, id string, p Props) *Keeper {
 	k.schedules(reap, checkpoint)
 	k.taskEvents(reap)
 	k.monitor()
+	k.suppress()
 	k.outputs(map[names.Output]*string{
 		names.OutCheckpoint:      checkpoint.FunctionName(),
 		names.OutCheckpointURL:   url,

@@ -87,6 +87,13 @@ func synthesize(out, dist string, context map[string]any) template {
 	return t
 }
 
+// binaries makes a stand-in for each built function.
+func binaries(dist string) {
+	for _, f := range names.Functions {
+		writeBinary(dist, f)
+	}
+}
+
 // chosen is the stack of an app with that context.
 func chosen(t *testing.T, context map[string]any) template {
 	t.Helper()

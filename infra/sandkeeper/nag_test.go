@@ -1,0 +1,80 @@
+package sandkeeper
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-cdk-go/awscdk/v2"
+	"github.com/aws/aws-cdk-go/awscdk/v2/assertions"
+	"github.com/cdklabs/cdk-nag-go/cdknag/v2"
+)
+
+// TestAwsSolutionsFindsNothing that is not suppressed with a reason, and every reason is
+// about something.
+func TestAwsSolutionsFindsNothing(t *testing.T) {
+	dir := t.TempDir()
+	binaries(dir)
+	used := map[string]bool{}
+	for name, choices := range map[string]map[string]any{
+		"as it is": {}, "with choices": {"taskFamilies": "coder", "tracing": true, "monitoring": false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			context := map[string]any{"install": "keeper", "dist": dir}
+			maps.Copy(context, choices)
+			out := t.TempDir()
+			app := awscdk.NewApp(&awscdk.AppProps{Outdir: &out, Context: &context})
+			stack := NewStack(app, FromContext(app))
+			awscdk.Aspects_Of(app).Add(cdknag.NewAwsSolutionsChecks(&cdknag.NagPackProps{
+				Reports: new(true), ReportFormats: &[]cdknag.NagReportFormat{cdknag.NagReportFormat_JSON},
+			}), nil)
+			rule := assertions.Match_StringLikeRegexp(new("(AwsSolutions-|CdkNag).*"))
+			found := assertions.Annotations_FromStack(stack)
+			for _, m := range slices.Concat(*found.FindError(new("*"), rule), *found.FindWarning(new("*"), rule)) {
+				t.Errorf("%s: %s", *m.Id, sentence.FindString(m.Entry.Data.(string)))
+			}
+			report(t, out, used)
+		})
+	}
+	for _, s := range suppressions {
+		if !used[s.reason] {
+			t.Errorf("%s of %s: nothing is suppressed by %q", s.rule, s.kind, s.reason)
+		}
+	}
+}
+
+// finding begins the reason of what is suppressed in part.
+var finding = regexp.MustCompile(`^\[Resource::.*?\] `)
+
+var sentence = regexp.MustCompile(`^[^.]*`)
+
+// report notes the reasons that a report gives.
+func report(t *testing.T, out string, used map[string]bool) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(out, "AwsSolutions-*-NagReport.json"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no report in %s: %v", out, err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r struct {
+			Lines []struct{ Compliance, ExceptionReason string }
+		}
+		if err := json.Unmarshal(data, &r); err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range r.Lines {
+			if strings.HasPrefix(line.Compliance, "Suppressed") {
+				used[finding.ReplaceAllString(line.ExceptionReason, "")] = true
+			}
+		}
+	}
+}
