@@ -44,6 +44,7 @@ var commands = map[string]func(args []string) int{
 	"status":  status,
 	"git":     gitCommand,
 	"push":    push,
+	"tools":   tools,
 	"version": version,
 	"run":     func([]string) int { return wrapper.Start(os.Stdin, os.Stdout) },
 	"probe":   func([]string) int { return wrapper.Probe(os.Stdin, os.Stdout) },
@@ -67,6 +68,8 @@ const usage = `usage: sandkeeper-agent COMMAND [FLAGS]
            -wait SECONDS  for its end
   push     measure a piece of a run's journal, or store it: {run, nonce, from, max} and, as
            measured, {size, sha256, url, headers} on stdin; [-dir DIR] of the journals
+  tools    serve a run's tools by MCP on loopback: {url, host, bearer, tools, policy, root} on
+           stdin; says {url, token, config} in one line, and serves until it is ended
   git      save DIR OUT | restore DIR IN: the state of the repositories below DIR, by hand
   version  print the version
 
