@@ -25,6 +25,13 @@ import (
 
 func TestMain(m *testing.M) {
 	localfargate.MaybeInit()
+	if place := os.Getenv(asAgent); place != "" {
+		if err := agentMain(place); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	code := m.Run()
 	if err := closeInstallation(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

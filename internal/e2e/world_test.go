@@ -41,6 +41,7 @@ type agent struct {
 	stays      bool
 	attachment time.Duration
 	checkpoint core.CheckpointPolicy // "": none, since most tests are about something else
+	tools      []core.ToolBinding
 }
 
 // lives is an agent that goes on for longer than any test.
@@ -87,6 +88,18 @@ func (in *installation) beginAll(t *testing.T, agents []agent) []core.Run {
 }
 
 func (in *installation) start(t *testing.T, a agent) (core.Run, error) {
+	r, err := in.starting(t, a)
+	if err != nil {
+		return core.Run{}, err
+	}
+	if r, err = in.launched(t, r, a.shell, a.input); err != nil || a.stays {
+		return r, err
+	}
+	return in.runs.Update(t.Context(), r.RunKey, core.Detach{Epoch: r.Epoch, Now: core.MillisOf(time.Now()).Add(-a.left)})
+}
+
+// starting puts the run's record.
+func (in *installation) starting(t *testing.T, a agent) (core.Run, error) {
 	if a.tenant == "" {
 		a.tenant = core.TenantID(rand.Text())
 	}
@@ -97,20 +110,25 @@ func (in *installation) start(t *testing.T, a agent) (core.Run, error) {
 	r, err := host.Start(t.Context(), core.RunRequest{
 		RunKey: core.RunKey{Tenant: a.tenant, Run: a.run}, Thread: cmp.Or(a.thread, core.ThreadID(a.run)),
 		HostNonce: "host", Definition: "e2e", TTLSeconds: a.ttl, Reclaim: a.reclaim, OnLapse: a.onLapse,
-		Checkpoint: cmp.Or(a.checkpoint, core.CheckpointNone),
+		Checkpoint: cmp.Or(a.checkpoint, core.CheckpointNone), Tools: a.tools,
 	})
 	if err != nil {
 		return core.Run{}, err
 	}
 	t.Cleanup(func() { in.end(t, r.RunKey) })
+	return r, nil
+}
+
+// launched gives the run a task, and its agent.
+func (in *installation) launched(t *testing.T, r core.Run, shell string, input []byte) (core.Run, error) {
+	host := in.host
 	m := core.KeyMaterial{Provider: "fargate", Definition: r.Definition, Tenant: r.Tenant, Thread: r.Thread}
-	if r, err = host.Launch(t.Context(), r, m, in.Spec()); err != nil {
+	r, err := host.Launch(t.Context(), r, m, in.Spec())
+	if err != nil {
 		return core.Run{}, err
 	}
-	if _, err = host.StartAgent(t.Context(), r, core.JournalStart{Shell: a.shell}, a.input); err != nil || a.stays {
-		return r, err
-	}
-	return in.runs.Update(t.Context(), r.RunKey, core.Detach{Epoch: r.Epoch, Now: core.MillisOf(time.Now()).Add(-a.left)})
+	_, err = host.StartAgent(t.Context(), r, core.JournalStart{Shell: shell}, input)
+	return r, err
 }
 
 const (
