@@ -22,11 +22,13 @@ func (t *throttles) take() int64 { return t.n.Swap(0) }
 
 // watch looks at each attempt of each client that is made of the configuration.
 func (t *throttles) watch(stack *middleware.Stack) error {
-	return stack.Finalize.Insert(middleware.FinalizeMiddlewareFunc("countThrottles", t.attempt), "Retry", middleware.After)
+	// In front of what reads answers, which each attempt passes. Not next to the retry:
+	// a presigner's stack has none.
+	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("countThrottles", t.attempt), middleware.Before)
 }
 
-func (t *throttles) attempt(ctx context.Context, in middleware.FinalizeInput, next middleware.FinalizeHandler) (middleware.FinalizeOutput, middleware.Metadata, error) {
-	out, metadata, err := next.HandleFinalize(ctx, in)
+func (t *throttles) attempt(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler) (middleware.DeserializeOutput, middleware.Metadata, error) {
+	out, metadata, err := next.HandleDeserialize(ctx, in)
 	if err != nil && awsmiddleware.GetServiceID(ctx) == ecs.ServiceID && retry.IsErrorThrottles(retry.DefaultThrottles).IsErrorThrottle(err) == aws.TrueTernary {
 		t.n.Add(1)
 	}

@@ -9,15 +9,16 @@ import (
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/service/ecs"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/sandkeeper/sandkeeper/internal/boot"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
-// TestWhatECSTurnsAwayIsCounted, although a retry makes it good; other services are not,
-// and neither are other errors.
-func TestWhatECSTurnsAwayIsCounted(t *testing.T) {
+// configured is the environment of reap.
+func configured(t *testing.T) {
+	t.Helper()
 	t.Setenv("AWS_REGION", "us-east-1")
 	t.Setenv("AWS_ACCESS_KEY_ID", "test")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "test")
@@ -25,6 +26,23 @@ func TestWhatECSTurnsAwayIsCounted(t *testing.T) {
 		value, _ := whole(string(key))
 		t.Setenv(string(key), value)
 	}
+}
+
+// TestACountedConfigurationPresigns: a presigner takes steps out of the stack that calls
+// go through.
+func TestACountedConfigurationPresigns(t *testing.T) {
+	configured(t)
+	signer := s3.NewPresignClient(s3.NewFromConfig(boot.New(names.Reap).AWS))
+	signed, err := signer.PresignPutObject(t.Context(), &s3.PutObjectInput{Bucket: new("bucket"), Key: new("key")})
+	if err != nil || !strings.Contains(signed.URL, "X-Amz-Signature=") {
+		t.Errorf("signed %+v, %v", signed, err)
+	}
+}
+
+// TestWhatECSTurnsAwayIsCounted, although a retry makes it good; other services are not,
+// and neither are other errors.
+func TestWhatECSTurnsAwayIsCounted(t *testing.T) {
+	configured(t)
 	var answers []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		answer := answers[0]
