@@ -47,6 +47,11 @@ types: setup ## Write the examples' types anew from docs/session-api.md
 	@cd examples/host-node && node generate.mjs
 	@cd examples/host-python && .venv/bin/python generate.py
 
+.local/lint/.ready: requirements-lint.txt
+	@python3 -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
 # build writes to a stage and copies what changed, so that what depends on a
 # binary is only made again when its bytes differ.
 define stage
@@ -80,7 +85,7 @@ build-local: ## Build functions and agent for this machine, to dist/local
 dist/%/bootstrap: build ;@:
 dist/local/%/bootstrap: build-local ;@:
 
-STACK := Makefile $(wildcard infra/*.go infra/sandkeeper/*.go) infra/go.mod infra/go.sum $(wildcard internal/names/*.go) internal/core/limits.go
+STACK := Makefile $(wildcard infra/*.go infra/sandkeeper/*.go) infra/go.mod infra/go.sum $(wildcard internal/names/*.go) internal/core/limits.go internal/core/limits_read.go $(wildcard internal/metrics/*.go)
 
 cdk.out/aws/manifest.json: $(STACK) $(FUNCTIONS:%=dist/%/bootstrap)
 	@rm -rf $(@D)
@@ -96,24 +101,32 @@ synth: cdk.out/aws/manifest.json ## Synthesize the stack, to cdk.out/aws
 .PHONY: synth-local
 synth-local: cdk.out/local/manifest.json ## Synthesize the stack's local variant, to cdk.out/local
 
+.PHONY: lint
+lint: .local/lint/.ready synth ## Check the synthesized template with cfn-lint, offline
+	@.local/lint/bin/cfn-lint cdk.out/aws/*.template.json
+
 .PHONY: check
-check: ## Format, vet, fix, staticcheck, tidy: both modules, cheapest first
+check: ## Format, vet, fix, staticcheck, tidy: both modules, cheapest first; then lint
 	@unformatted=$$(gofmt -l $(wildcard *.go cmd examples functions internal infra scripts)); \
 		test -z "$$unformatted" || { echo "not formatted:"; echo "$$unformatted"; exit 1; }
 	go vet ./...
 	cd infra && go vet ./...
+	cd examples/cdk-app && go vet ./...
 	go fix -diff ./...
 	cd infra && go fix -diff ./...
 	go mod tidy -diff
 	cd infra && go mod tidy -diff
+	cd examples/cdk-app && go mod tidy -diff
 	go tool -modfile=tools.mod staticcheck ./...
 	cd infra && go tool -modfile=../tools.mod staticcheck ./...
+	@$(MAKE) --no-print-directory lint
 
 .PHONY: test
 test: setup synth-local ## Run every test, against the local engine where one is needed
 	go test $(RACE) -shuffle=on -timeout 20m ./...
 	go test -count=1 -timeout 10m -run "^TestExploration$$" -v ./internal/core
 	cd infra && go test -shuffle=on -timeout 10m ./...
+	cd examples/cdk-app && go test -timeout 10m ./...
 
 .PHONY: test-iam
 test-iam: setup synth-local ## Try every call of every role on an engine that enforces IAM; make test does so too

@@ -141,19 +141,20 @@ func environment(sets ...map[names.Key]*string) *map[string]*string {
 func role(scope constructs.Construct, id, service string, grants []grant) awsiam.Role {
 	policy := awsiam.NewPolicyDocument(nil)
 	for _, g := range grants {
-		statement := awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
-			Actions:   texts(g.actions),
-			Resources: &g.resources,
-		})
-		for _, operator := range slices.Sorted(maps.Keys(g.conditions)) {
-			statement.AddCondition(&operator, g.conditions[operator])
-		}
-		policy.AddStatements(statement)
+		policy.AddStatements(statementOf(g))
 	}
 	return awsiam.NewRole(scope, &id, &awsiam.RoleProps{
 		AssumedBy:      awsiam.NewServicePrincipal(&service, nil),
 		InlinePolicies: &map[string]awsiam.PolicyDocument{"own": policy},
 	})
+}
+
+func statementOf(g grant) awsiam.PolicyStatement {
+	statement := awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{Actions: texts(g.actions), Resources: &g.resources})
+	for _, operator := range slices.Sorted(maps.Keys(g.conditions)) {
+		statement.AddCondition(&operator, g.conditions[operator])
+	}
+	return statement
 }
 
 // table makes a table as internal/names describes it.
