@@ -271,6 +271,7 @@ TailRequest = TypedDict(
         'host': NotRequired[str],
         'run': str,
         'stallSeconds': NotRequired[int],
+        'stream': NotRequired[Literal['', 'output', 'files']],
         'tenant': str,
         'waitSeconds': NotRequired[int],
     },

@@ -177,6 +177,7 @@ func newSchemas(t *testing.T) *schemas {
 		"Ensured": texts(core.EnsuredCreated, core.EnsuredResumed, core.EnsuredNative), "Reuse": texts(core.ReuseDefault, core.ReuseThread, core.ReuseNone),
 		"OnLapse": {"", "detach", "cancel"}, "CheckpointPolicy": texts(core.CheckpointPolicies...),
 		"PackageManager": texts(core.PackageManagers...), "SnapshotPolicy": texts(core.SnapshotPolicies...),
+		"TailStream":         texts(core.TailStreams...),
 		"Verdict":            texts(core.VerdictDefault, core.VerdictAllow, core.VerdictDeny),
 		"ConversationSource": texts(core.ConversationDefault, core.ConversationHost, core.ConversationNone),
 	}}

@@ -463,6 +463,7 @@ func (s *Sweep) pushed(ctx context.Context, r Run, most int64) ([]byte, error) {
 
 // close finishes the run and announces its sandbox's end.
 func (s *Sweep) close(ctx context.Context, j job, end ended, entry RunReport) (RunReport, Notice) {
+	end.run = s.keepFiles(ctx, end.run)
 	finish, err := s.finishOf(j, end)
 	if err != nil {
 		return entry.failed(err), Notice{}

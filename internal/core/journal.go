@@ -22,11 +22,13 @@ import (
 //	<token><ErrExt>     the agent's stderr
 //	<token><MarkerExt>/ made once, by whoever decides whether the agent begins;
 //	                    in it wrapper (pid, start time), stop, end, input
+//	<token><FilesExt>   the side journal: what changed in the workspace
 type JournalFormat struct {
 	Dir         string // absolute; [JournalDirVariable] in the sandbox overrides it
 	Ext         string // of the journal, with its dot
 	ErrExt      string // of the stderr sidecar
 	MarkerExt   string // of the start marker; empty: names of markers do not decode
+	FilesExt    string // of the side journal of changed files; empty: likewise
 	NonceDomain string // without the colon that separates it from the id
 	NonceHex    int    // hex digits of a derived nonce
 	ExitKey     string // member of the sentinel that holds the exit status
@@ -41,6 +43,7 @@ var DefaultJournal = JournalFormat{
 	Ext:         ".ndjson",
 	ErrExt:      ".err",
 	MarkerExt:   ".started",
+	FilesExt:    ".files",
 	NonceDomain: "sandkeeper/journal-exit/v1",
 	NonceHex:    32,
 	ExitKey:     "__exit",
@@ -161,7 +164,7 @@ func (f JournalFormat) DecodeName(name string) JournalName {
 }
 
 func (f JournalFormat) cutExtension(name string) (string, bool) {
-	for _, ext := range []string{f.Ext, f.ErrExt, f.MarkerExt} {
+	for _, ext := range []string{f.Ext, f.ErrExt, f.MarkerExt, f.FilesExt} {
 		if ext == "" {
 			continue
 		}
@@ -200,7 +203,7 @@ func unescapeToken(token string) (string, bool) {
 
 // JournalPaths are the places of one run's files.
 type JournalPaths struct {
-	Token, Dir, Journal, Stderr, Marker string
+	Token, Dir, Journal, Stderr, Marker, Files string
 }
 
 // Paths gives the places of run's files below f.Dir, from which at most one
@@ -212,7 +215,7 @@ func (f JournalFormat) Paths(run RunID) (JournalPaths, error) {
 	}
 	dir := f.dir()
 	base := dir + "/" + token
-	return JournalPaths{Token: token, Dir: dir, Journal: base + f.Ext, Stderr: base + f.ErrExt, Marker: base + f.MarkerExt}, nil
+	return JournalPaths{Token: token, Dir: dir, Journal: base + f.Ext, Stderr: base + f.ErrExt, Marker: base + f.MarkerExt, Files: base + f.files()}, nil
 }
 
 func (f JournalFormat) dir() string { return strings.TrimSuffix(f.Dir, "/") }

@@ -70,7 +70,7 @@ func (f JournalFormat) ExistsScript(run RunID) (string, error) {
 	return vars + `[ -f "$j" ] && [ ! -L "$j" ]` + "\n", nil
 }
 
-// RemoveScript composes the script that removes the journal and sidecar of each of
+// RemoveScript composes the script that removes the journal and sidecars of each of
 // runs, and what its start marker holds. The marker stays, empty: without it the same
 // run could begin once more. Nothing but the encoder makes the paths. The answer is
 // read by [ParseRemove].
@@ -83,7 +83,7 @@ func (f JournalFormat) RemoveScript(runs []RunID) (string, error) {
 		}
 	}
 	return boundedScript(30, f.shellDir()+shellAnswer+"gone=\nfor t in "+quoteWords(tokens)+"; do\n"+f.shellFiles()+
-		`if rm -f "$j" "$e" 2>/dev/null && rm -rf "$m"/* 2>/dev/null; then gone=${gone}1; else gone=${gone}0; fi
+		`if rm -f "$j" "$e" "$g" 2>/dev/null && rm -rf "$m"/* 2>/dev/null; then gone=${gone}1; else gone=${gone}0; fi
 done
 answer "gone=$gone"
 finish

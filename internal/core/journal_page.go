@@ -24,6 +24,12 @@ func (f JournalFormat) PageScript(run RunID, from int64, max int) (string, error
 	return f.WaitingPageScript(run, from, max, PageWait{})
 }
 
+// FilesScript composes the page script of run's side journal, which tells what changed in
+// the workspace. It has no stderr beside it.
+func (f JournalFormat) FilesScript(run RunID, from int64, max int, wait PageWait) (string, error) {
+	return f.pageScript(run, from, max, wait, "j=$g e=$g.none\n")
+}
+
 // PageWait has a page script wait for the journal to be longer than Beyond, whole seconds,
 // and tell the sandbox that somebody follows the journal.
 type PageWait struct {
@@ -38,6 +44,10 @@ const FollowMark = "follow"
 
 // WaitingPageScript composes a page script that waits first.
 func (f JournalFormat) WaitingPageScript(run RunID, from int64, max int, wait PageWait) (string, error) {
+	return f.pageScript(run, from, max, wait, "")
+}
+
+func (f JournalFormat) pageScript(run RunID, from int64, max int, wait PageWait, file string) (string, error) {
 	vars, err := f.shellVars(run, "")
 	if err != nil {
 		return "", err
@@ -60,7 +70,7 @@ func (f JournalFormat) WaitingPageScript(run RunID, from int64, max int, wait Pa
 	if wait.Follow {
 		sizes += `if [ -d "$m" ] && [ ! -L "$m" ]; then rm -f "$m/` + FollowMark + `" && : >"$m/` + FollowMark + `"; fi 2>/dev/null` + "\n"
 	}
-	return boundedScript(30+seconds, vars+sizes+shellLocale+shellAnswer+pageBody), nil
+	return boundedScript(30+seconds, vars+file+sizes+shellLocale+shellAnswer+pageBody), nil
 }
 
 const pageBody = `look

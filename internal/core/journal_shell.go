@@ -67,7 +67,15 @@ func (f JournalFormat) shellDir() string {
 }
 
 func (f JournalFormat) shellFiles() string {
-	return fmt.Sprintf("j=$d/$t%s e=$d/$t%s m=$d/$t%s\n", f.Ext, f.ErrExt, f.marker())
+	return fmt.Sprintf("j=$d/$t%s e=$d/$t%s m=$d/$t%s g=$d/$t%s\n", f.Ext, f.ErrExt, f.marker(), f.files())
+}
+
+// files is the extension of the side journal, also for formats that do not decode it.
+func (f JournalFormat) files() string {
+	if f.FilesExt == "" {
+		return DefaultJournal.FilesExt
+	}
+	return f.FilesExt
 }
 
 // marker is the extension of the start marker, also for formats that do not

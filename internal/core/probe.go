@@ -60,6 +60,9 @@ type PageRequest struct {
 	Beyond      int64 `json:"beyond,omitempty"`
 	// Follow says that somebody follows the journal: its copy in the spool keeps up.
 	Follow bool `json:"follow,omitempty"`
+	// Files asks for the side journal, which tells what changed in the workspace: whole
+	// lines, and no sentinel.
+	Files bool `json:"files,omitempty"`
 }
 
 // MaxPageWait is the longest wait of one page: with its transfer it fits into one exec.

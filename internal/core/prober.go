@@ -145,7 +145,11 @@ func reasonFor(err error) (string, Healing) {
 
 // Page reads a piece of a journal and cuts it where the agent's output ends.
 func (p *JournalProber) Page(ctx context.Context, q PageRequest) (PageReply, error) {
-	script, err := p.Format.WaitingPageScript(q.Run, q.From, p.Limits.Page, PageWait{time.Duration(q.WaitSeconds) * time.Second, q.Beyond, q.Follow})
+	compose := p.Format.WaitingPageScript
+	if q.Files {
+		compose = p.Format.FilesScript
+	}
+	script, err := compose(q.Run, q.From, p.Limits.Page, PageWait{time.Duration(q.WaitSeconds) * time.Second, q.Beyond, q.Follow})
 	if err != nil {
 		return PageReply{}, err
 	}
@@ -163,6 +167,9 @@ func (p *JournalProber) Page(ctx context.Context, q PageRequest) (PageReply, err
 	piece, ok := page.After(q.From, q.Last)
 	if !ok {
 		return PageReply{}, &JournalError{Op: "page", Healing: Retry, Reason: reasonRewritten}
+	}
+	if q.Files {
+		return PageReply{Data: bytes.Clone(piece), End: page.ToEnd(), Size: page.Size}, nil
 	}
 	edge := EdgeMore
 	if page.ToEnd() {

@@ -109,6 +109,7 @@ func (s *Session) end(ctx context.Context, r Run, why EndRun) (Run, error) {
 			return Run{}, err
 		}
 	}
+	over.run = ender.keepFiles(ctx, over.run)
 	finish, err := ender.finishOf(job{run: over.run, decision: decision{reason: why.Reason}}, over)
 	if err != nil {
 		return Run{}, err

@@ -150,6 +150,7 @@ func (s *Session) close(ctx context.Context, r Run) (FinishReport, error) {
 			owes, report.Checkpoint = false, step.Checkpoint
 		}
 	}
+	r = s.ender().keepFiles(ctx, r)
 	finish, err := s.ender().finishOf(job{run: r}, ended{run: r, complete: true})
 	if err != nil {
 		return FinishReport{}, err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -15,9 +16,24 @@ type TailRequest struct {
 	Host        string `json:"host,omitempty"`
 	From        int64  `json:"from"`
 	WaitSeconds int64  `json:"waitSeconds,omitempty"` // for output, at most [MaxTailWait]
+	// Stream is what is read: the run's output, or what changed in the workspace.
+	Stream TailStream `json:"stream,omitempty"`
 	// StallSeconds is how long a host waits for a run's first byte; zero: [TailStall].
 	StallSeconds int64 `json:"stallSeconds,omitempty"`
 }
+
+// TailStream is one of the two things that a run leaves behind line by line.
+type TailStream string
+
+// A run has its output, by default, and the lines that tell which files changed.
+const (
+	StreamDefault TailStream = "" // output
+	StreamOutput  TailStream = "output"
+	StreamFiles   TailStream = "files"
+)
+
+// TailStreams is the closed set.
+var TailStreams = []TailStream{StreamDefault, StreamOutput, StreamFiles}
 
 // MaxTailWait is the longest poll.
 const MaxTailWait = 25 * time.Second
@@ -55,6 +71,8 @@ func (q TailRequest) check() error {
 	switch {
 	case err != nil:
 		return err
+	case !slices.Contains(TailStreams, q.Stream):
+		return invalid("bad-request", "stream: want output or files, got %.80q", q.Stream)
 	case q.From < 0:
 		return invalid("invalid-position", "from: want 0 or more, got %d", q.From)
 	case q.WaitSeconds < 0 || q.WaitSeconds > most || q.StallSeconds < 0 || q.StallSeconds > maxSeconds:
@@ -84,7 +102,7 @@ func (s *Session) Tail(ctx context.Context, q TailRequest) (TailReport, error) {
 			return report, err
 		}
 		pause := min(tailPoll, time.Duration(q.WaitSeconds)*time.Second-time.Since(begun))
-		if q.Host != "" && q.From == 0 && r.LogEnd == 0 && report.Waiting == "" {
+		if q.Stream != StreamFiles && q.Host != "" && q.From == 0 && r.LogEnd == 0 && report.Waiting == "" {
 			stall := seconds(q.StallSeconds, TailStall) - time.Since(begun)
 			if stall <= 0 {
 				return TailReport{}, refusedRun("tail", q.RunKey, "journal-stalled")
@@ -100,6 +118,9 @@ func (s *Session) Tail(ctx context.Context, q TailRequest) (TailReport, error) {
 // look reads what there is now; a sandbox that is asked may wait so long for some.
 func (s *Session) look(ctx context.Context, q TailRequest, r Run, wait time.Duration) (TailReport, error) {
 	report := TailReport{From: q.From, Next: q.From, Run: viewOf(r)}
+	if q.Stream == StreamFiles {
+		return s.lookFiles(ctx, q, report, r, wait)
+	}
 	over := r.Sealed != nil || r.Status.Terminal()
 	switch {
 	case q.From < r.LogEnd:

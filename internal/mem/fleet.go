@@ -45,6 +45,7 @@ type fleetAgent struct {
 	pruned                bool // its journal is gone, its start marker is not
 	nonce                 string
 	stdout                []byte
+	files                 []byte // the side journal
 	exit                  *int
 }
 
@@ -336,6 +337,14 @@ func (f *Fleet) Write(run core.RunID, text string) {
 	a.stdout = append(a.stdout, text...)
 }
 
+// Touch lets the side journal of a run have more text.
+func (f *Fleet) Touch(run core.RunID, text string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	a := f.agentOf(run)
+	a.files = append(a.files, text...)
+}
+
 // Rewrite lets a run's agent replace what it has written.
 func (f *Fleet) Rewrite(run core.RunID, text string) {
 	f.mu.Lock()
@@ -482,6 +491,12 @@ func (v View) Page(ctx context.Context, q core.PageRequest) (core.PageReply, err
 			return err
 		}
 		a := t.seen(q.Run)
+		if q.Files {
+			piece := a.files[min(q.From, int64(len(a.files))):]
+			piece = piece[:min(len(piece), v.PageBytes)]
+			out = core.PageReply{Data: slices.Clone(piece), Size: int64(len(a.files)), End: q.From+int64(len(piece)) >= int64(len(a.files))}
+			return nil
+		}
 		if a.rewritten(q.From, q.Last) {
 			return &core.JournalError{Op: "page", Healing: core.Retry, Reason: "rewritten"}
 		}
@@ -501,6 +516,9 @@ func (v View) size(q core.PageRequest) int64 {
 	t, err := v.reach(q.Target.TaskARN)
 	if err != nil {
 		return q.Beyond + 1 // nothing waits there
+	}
+	if a := t.seen(q.Run); q.Files {
+		return int64(len(a.files))
 	}
 	return int64(len(t.seen(q.Run).journal()))
 }

@@ -604,6 +604,10 @@ export interface TailRequest {
    * StallSeconds is how long a host waits for a run's first byte; zero: TailStall.
    */
   stallSeconds?: number;
+  /**
+   * Stream is what is read: the run's output, or what changed in the workspace.
+   */
+  stream?: "" | "output" | "files";
   tenant: string;
   /**
    * for output, at most MaxTailWait

@@ -1,0 +1,132 @@
+package core
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// MaxFiles is how much of a run's side journal is kept, bytes.
+const MaxFiles = 8 << 20
+
+// filesWithin bounds the drain of a side journal: it must not hold an end up.
+const filesWithin = 20 * time.Second
+
+// filesKey is where a side journal is kept. It is named by what it holds, so that an end
+// that is gone on from stores nothing twice and is refused nothing.
+func filesKey(r Run, sum string) string {
+	return fmt.Sprintf("%s/logs/%s/files-%s", KeyToken(string(r.Tenant)), KeyToken(string(r.RunKey.Run)), sum)
+}
+
+// keepFiles stores the side journal of a run that ends, and notes where. What fails is
+// logged and costs the side journal, never the end (MW-7). The run is given back as it is
+// then.
+func (s *Sweep) keepFiles(ctx context.Context, r Run) Run {
+	if !r.Watched || r.Files != nil || r.TaskARN == "" || r.Start.AskedAt == 0 {
+		return r
+	}
+	until, cancel := context.WithTimeout(ctx, filesWithin)
+	defer cancel()
+	kept, err := s.storeFiles(until, r)
+	if err != nil {
+		if s.Logger != nil {
+			s.Logger.WarnContext(ctx, "keep files", "run", r.RunKey.String(), "err", err)
+		}
+		return r
+	}
+	return kept
+}
+
+func (s *Sweep) storeFiles(ctx context.Context, r Run) (Run, error) {
+	data, err := s.readFiles(ctx, r)
+	if err != nil || len(data) == 0 {
+		return r, err
+	}
+	sum := sha256.Sum256(data)
+	files := RunFiles{Bytes: int64(len(data)), SHA256: hex.EncodeToString(sum[:])}
+	files.Key = filesKey(r, files.SHA256)
+	if err := s.Log.Blobs.PutBlob(ctx, files.Key, data); err != nil {
+		return r, err
+	}
+	return s.Runs.Update(ctx, r.RunKey, NoteFiles{Epoch: r.Epoch, Files: files})
+}
+
+// readFiles reads a side journal from the sandbox, as far as it is kept.
+func (s *Sweep) readFiles(ctx context.Context, r Run) ([]byte, error) {
+	var data []byte
+	for len(data) < MaxFiles {
+		page, err := s.Prober.Page(ctx, PageRequest{RunKey: r.RunKey, Target: targetOf(r), Nonce: r.Nonce, From: int64(len(data)), Files: true})
+		if err != nil {
+			return nil, err
+		}
+		data = append(data, page.Data...)
+		if page.End || len(page.Data) == 0 {
+			break
+		}
+	}
+	data = data[:min(len(data), MaxFiles)]
+	return data[:bytes.LastIndexByte(data, '\n')+1], nil
+}
+
+// lookFiles reads what a run has changed: where it is kept, else, for the host that has
+// the run, in its sandbox.
+func (s *Session) lookFiles(ctx context.Context, q TailRequest, report TailReport, r Run, wait time.Duration) (TailReport, error) {
+	switch {
+	case r.Files != nil:
+		return s.keptFiles(ctx, report, *r.Files)
+	case !r.Watched || r.Status.Terminal():
+		report.End = true
+		return report, nil
+	case q.Host == "" || !s.begun(r):
+		return report, nil
+	}
+	box, err := s.Launcher.Sandboxes.Sandbox(ctx, r.SandboxKey)
+	switch {
+	case ignoreNotFound(err) != nil:
+		return TailReport{}, err
+	case err == nil && box.ExecUntil > nowMillis():
+		report.Waiting = "busy"
+		return report, nil
+	}
+	until, cancel := context.WithTimeout(ctx, execWithin+MaxPageWait)
+	defer cancel()
+	page, err := s.Prober.Page(until, PageRequest{
+		RunKey: r.RunKey, Target: targetOf(r), Nonce: r.Nonce, From: q.From, Files: true, Beyond: q.From,
+		WaitSeconds: int64(max(0, min(wait, MaxPageWait)) / time.Second),
+	})
+	if err != nil {
+		if ctx.Err() != nil {
+			return TailReport{}, ctx.Err()
+		}
+		report.Waiting, _ = reasonFor(err)
+		return report, nil
+	}
+	report.Data = lines(page.Data, false)
+	report.Next = q.From + int64(len(report.Data))
+	return report, nil
+}
+
+var errFilesRewritten = errors.New("the object is not what was stored")
+
+// keptFiles reads the object that a side journal became.
+func (s *Session) keptFiles(ctx context.Context, report TailReport, files RunFiles) (TailReport, error) {
+	if report.From > files.Bytes {
+		return TailReport{}, invalid("invalid-position", "from: want at most the end, %d, got %d", files.Bytes, report.From)
+	}
+	data, err := s.Log.Blobs.Blob(ctx, files.Key)
+	if err == nil && int64(len(data)) != files.Bytes {
+		err = errFilesRewritten
+	}
+	if err != nil {
+		return TailReport{}, fmt.Errorf("read files %s: %w", files.Key, err)
+	}
+	rest := data[report.From:]
+	report.Data = lines(rest, len(rest) <= tailBytes)
+	report.Next = report.From + int64(len(report.Data))
+	report.End = report.Next == files.Bytes
+	return report, nil
+}
