@@ -114,7 +114,7 @@ func New(scope constructs.Construct, id string, p Props) *Keeper {
 	reap := k.reap(probe)
 	sample := k.sampleTask()
 	tools, toolsURL := k.tools(reap)
-	session := k.session(checkpoint)
+	session := k.session(reap, checkpoint)
 	k.schedules(reap, checkpoint)
 	k.taskEvents(reap)
 	k.monitor()
@@ -453,7 +453,7 @@ func (k *Keeper) reap(probe awslambda.Function) awslambda.Function {
 
 // session makes what hosts invoke. Whoever may invoke it, or an alias of it, may act for
 // the tenants that are listed for that alias.
-func (k *Keeper) session(checkpoint awslambda.Function) awslambda.Function {
+func (k *Keeper) session(reap, checkpoint awslambda.Function) awslambda.Function {
 	return k.function(functionSpec{
 		name:     names.Session,
 		about:    "Begins, attaches, tails, leaves, pauses and ends runs for hosts",
@@ -467,6 +467,7 @@ func (k *Keeper) session(checkpoint awslambda.Function) awslambda.Function {
 			names.Cluster:            k.cluster.ClusterArn(),
 			names.ReclaimQueue:       k.jobs.QueueUrl(),
 			names.CheckpointFunction: checkpoint.FunctionName(),
+			names.ReapFunction:       reap.FunctionName(),
 			names.ToolsFunction:      new(deployedName(k.props, names.Tools)),
 			names.HostFunctions:      new(strings.Join(k.hostFunctions(), ",")),
 			names.EventBus:           &k.props.EventBus,
@@ -474,8 +475,11 @@ func (k *Keeper) session(checkpoint awslambda.Function) awslambda.Function {
 			names.Limits:             k.limitsText(),
 			names.Tenants:            &k.props.Tenants,
 		},
-		local:  k.endpoints,
-		grants: k.sessionGrants(checkpoint),
+		local: k.endpoints,
+		grants: append(k.sessionGrants(checkpoint), grant{
+			// A cancel is looked at now.
+			actions: []string{"lambda:InvokeFunction"}, resources: []*string{reap.FunctionArn()},
+		}),
 	})
 }
 

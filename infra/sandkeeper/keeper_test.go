@@ -744,7 +744,7 @@ var ships = map[string][]string{
 		"lambda:InvokeFunction probe.Arn",
 		"logs:CreateLogStream reaplogs.Arn", "logs:PutLogEvents reaplogs.Arn",
 		"s3:GetObject logs.Arn/*/logs/*", "s3:GetObjectVersion logs.Arn/*/logs/*", "s3:PutObject logs.Arn/*/logs/*",
-		"s3:PutObjectTagging logs.Arn/*/logs/*",
+		"s3:PutObjectTagging logs.Arn/*/logs/*", spoolRead[0], spoolRead[1],
 		"events:PutEvents arn:AWS::Partition:events:AWS::Region:AWS::AccountId:event-bus/default if StringEquals events:source sandkeeper",
 		"sqs:ChangeMessageVisibility sweepshards.Arn", "sqs:DeleteMessage sweepshards.Arn",
 		"sqs:GetQueueAttributes sweepshards.Arn", "sqs:ReceiveMessage sweepshards.Arn",
@@ -789,13 +789,14 @@ var ships = map[string][]string{
 		"dynamodb:DeleteItem sandboxes.Arn if ForAllValues:StringLike dynamodb:LeadingKeys key#*",
 		"dynamodb:GetItem checkpoints.Arn", "dynamodb:UpdateItem checkpoints.Arn",
 		"s3:GetObject logs.Arn/*/logs/*", "s3:GetObjectVersion logs.Arn/*/logs/*", "s3:PutObject logs.Arn/*/logs/*", "s3:PutObjectTagging logs.Arn/*/logs/*",
+		spoolRead[0], spoolRead[1],
 		"ecs:DescribeTasks " + allTasks, "ecs:ExecuteCommand " + allTasks, "ecs:ExecuteCommand cluster.Arn",
 		"ecs:RunTask arn:AWS::Partition:ecs:AWS::Region:AWS::AccountId:task-definition/* if ArnEquals ecs:cluster cluster.Arn",
 		"ecs:TagResource " + allTasks + " if StringEquals ecs:CreateAction RunTask",
 		"iam:PassRole sandboxrole.Arn if StringEquals iam:PassedToService ecs-tasks.amazonaws.com",
 		"ssmmessages:OpenDataChannel arn:AWS::Partition:ssm:AWS::Region:AWS::AccountId:session/ecs-execute-command-*",
 		"lambda:GetFunctionUrlConfig arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:keeper-tools",
-		"lambda:InvokeFunction checkpoint.Arn", "sqs:SendMessage reclaimjobs.Arn",
+		"lambda:InvokeFunction checkpoint.Arn", "lambda:InvokeFunction reap.Arn", "sqs:SendMessage reclaimjobs.Arn",
 		"events:PutEvents arn:AWS::Partition:events:AWS::Region:AWS::AccountId:event-bus/default if StringEquals events:source sandkeeper",
 		"logs:CreateLogStream sessionlogs.Arn", "logs:PutLogEvents sessionlogs.Arn",
 	},
@@ -811,6 +812,9 @@ var ships = map[string][]string{
 		"ssmmessages:OpenControlChannel *", "ssmmessages:OpenDataChannel *",
 	},
 }
+
+// spoolRead is what reads the spool.
+var spoolRead = []string{"s3:GetObject logs.Arn/*/spool/*", "s3:ListBucket logs.Arn if StringLike s3:prefix */spool/*"}
 
 const allTasks = "arn:AWS::Partition:ecs:AWS::Region:AWS::AccountId:task/cluster/*"
 

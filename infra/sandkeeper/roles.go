@@ -3,6 +3,7 @@ package sandkeeper
 import (
 	"fmt"
 	"regexp"
+	"slices"
 
 	"github.com/aws/aws-cdk-go/awscdk/v2"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
@@ -13,7 +14,7 @@ import (
 // parts; ConditionCheckItem is the part that only looks.
 
 func (k *Keeper) reapGrants(probe awslambda.Function) []grant {
-	return []grant{{
+	return append(k.spooled(), []grant{{
 		// No Scan, and no DeleteItem: an item that carries an epoch is never deleted.
 		actions: []string{
 			"dynamodb:BatchGetItem", "dynamodb:ConditionCheckItem", "dynamodb:GetItem",
@@ -39,7 +40,7 @@ func (k *Keeper) reapGrants(probe awslambda.Function) []grant {
 		actions: []string{"lambda:InvokeFunction"}, resources: []*string{probe.FunctionArn()},
 	}, {
 		actions: []string{"sqs:SendMessage"}, resources: []*string{k.jobs.QueueArn(), k.shards.QueueArn()},
-	}, consumes(k.shards), k.announces()}
+	}, consumes(k.shards), k.announces()}...)
 }
 
 // announces is telling other systems, in the installation's own name only: not even a
@@ -127,8 +128,18 @@ func (k *Keeper) reclaimGrants(checkpoint awslambda.Function) []grant {
 	}, consumes(k.jobs), k.announces()}
 }
 
+// spooled is to read what sandboxes have spooled, found by listing under a run's prefix.
+func (k *Keeper) spooled() []grant {
+	return []grant{{
+		actions: []string{"s3:ListBucket"}, resources: []*string{k.bucket.BucketArn()},
+		conditions: map[string]any{"StringLike": map[string]any{"s3:prefix": "*/" + names.SpoolPrefix + "/*"}},
+	}, {
+		actions: []string{"s3:GetObject"}, resources: []*string{k.bucket.ArnForObjects(join("*/", names.SpoolPrefix, "/*"))},
+	}}
+}
+
 func (k *Keeper) sessionGrants(checkpoint awslambda.Function) []grant {
-	return append(append(k.execs(), k.invokesHost()...), grant{
+	return append(slices.Concat(k.execs(), k.invokesHost(), k.spooled()), grant{
 		// Where agents reach the tools.
 		actions: []string{"lambda:GetFunctionUrlConfig"}, resources: []*string{k.functionNamed(deployedName(k.props, names.Tools))},
 	}, grant{

@@ -17,7 +17,8 @@ type Session struct {
 	Binds       SessionTransactions
 	Controls    Controls
 	Log         *LogWriter
-	Spool       Spool // nil: the sandbox alone knows what the log lacks
+	Spool       Spool  // nil: the sandbox alone knows what the log lacks
+	Nudger      Nudger // nil: a cancelled run waits for the next sweep
 	Prober      Prober
 	Notes       Notes
 	Keeper      ThreadKeeper  // nil: no checkpoints are kept

@@ -34,9 +34,21 @@ func (s *Session) Cancel(ctx context.Context, q CancelRequest) (EndReport, error
 		return EndReport{}, unknownRun("cancel", q.RunKey, err)
 	}
 	if r.ClaimNonce != q.Host {
+		s.nudge(ctx, r)
 		return EndReport{Waiting: "host", Run: viewOf(r)}, nil
 	}
 	return s.endOrLeave(ctx, r, EndRun{Reason: EndCancelled}, "abort")
+}
+
+// nudge has a cancelled run looked at by a sweep of its own: where its host is gone, nobody
+// waits for the next one. That one finds it too.
+func (s *Session) nudge(ctx context.Context, r Run) {
+	if s.Nudger == nil {
+		return
+	}
+	if err := s.Nudger.Nudge(ctx, r.RunKey); err != nil {
+		s.log().WarnContext(ctx, "nudge", "phase", "abort", "run", r.RunKey.String(), "err", err)
+	}
 }
 
 // overAlready is for the end of a run that has ended: its own host has ended it.

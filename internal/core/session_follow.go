@@ -61,12 +61,36 @@ func (s *Session) next(ctx context.Context, from int64, r Run, wait time.Duratio
 	if wait -= waitSpare; wait >= waitLeast && spooled.Newest == 0 && r.ExitedAt == 0 {
 		q.WaitSeconds, q.Beyond = int64(min(wait, MaxPageWait)/time.Second), max(known, from)
 	}
-	page, err := s.Prober.Page(ctx, q)
+	page, err := s.asked(ctx, q, r)
 	if err != nil {
 		return PageReply{}, fromSandbox, &unheard{err}
 	}
 	s.tails.answered(r.RunKey, page.Size, spooled.End)
 	return page, fromSandbox, nil
+}
+
+// asked has the sandbox answer. Where that may take a while the record is looked at
+// meanwhile: a cancel that is recorded, or the word that the agent has ended, lets nobody
+// wait on.
+func (s *Session) asked(ctx context.Context, q PageRequest, r Run) (PageReply, error) {
+	if q.WaitSeconds == 0 {
+		return s.Prober.Page(ctx, q)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		for waitUntil(ctx, time.Now().Add(tailPoll)) {
+			now, err := s.runs().Run(ctx, r.RunKey)
+			if err == nil && (now.CancelRequested != r.CancelRequested || now.Epoch != r.Epoch || now.ExitedAt != r.ExitedAt) {
+				cancel(&JournalError{Op: "page", Healing: Retry, Reason: "overtaken"})
+			}
+		}
+	}()
+	page, err := s.Prober.Page(ctx, q)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
+	return page, err
 }
 
 // unoccupied refuses while a long user of exec sessions has the run's sandbox.

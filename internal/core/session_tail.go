@@ -97,9 +97,10 @@ func (s *Session) Tail(ctx context.Context, q TailRequest) (TailReport, error) {
 		case q.Host != "" && r.ClaimNonce != q.Host:
 			return TailReport{}, refusedRun("tail", q.RunKey, claimLost)
 		}
+		wanted := q.Host != "" && r.CancelRequested != 0 && !r.Status.Terminal()
 		report, err := s.look(ctx, q, r, time.Duration(q.WaitSeconds)*time.Second-time.Since(begun))
-		if err != nil || len(report.Data) > 0 || report.Next > q.From || report.End {
-			return report, err
+		if err != nil || len(report.Data) > 0 || report.Next > q.From || report.End || wanted {
+			return report, err // a recorded cancel is the host's to know at once
 		}
 		pause := min(tailPoll, time.Duration(q.WaitSeconds)*time.Second-time.Since(begun))
 		if q.Stream != StreamFiles && q.Host != "" && q.From == 0 && r.LogEnd == 0 && report.Waiting == "" {

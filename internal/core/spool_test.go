@@ -300,3 +300,71 @@ func TestAChattyJournalCostsFourQuestionsAMinute(t *testing.T) {
 		})
 	}
 }
+
+// TestACancelOfARunWhoseHostIsGoneEndsInTime: the sweep that cancel asks for waits for the
+// host's say, and no longer.
+func TestACancelOfARunWhoseHostIsGoneEndsInTime(t *testing.T) {
+	for name, detach := range map[string]bool{"its host is silent": false, "its host has left": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				h := newHosting(t)
+				h.ready(startOf("r", "one"))
+				h.fleet.Write("r", "working\n")
+				if detach {
+					_, err := h.self().Detach(t.Context(), core.HostRequest{RunKey: key("r"), Host: hostOf("one")})
+					h.must(err)
+				}
+				s := h.self()
+				s.Nudger = nudger(func(ctx context.Context, k core.RunKey) error {
+					go func() { _, _ = h.sweep(h.store.Process).Nudged(context.WithoutCancel(ctx), k) }() // as an event is invoked
+					return nil
+				})
+				begun := time.Now()
+				report, err := s.Cancel(t.Context(), core.CancelRequest{RunKey: key("r")})
+				h.must(err)
+				if report.Ended || report.Waiting != "host" {
+					t.Errorf("cancel: %+v", report)
+				}
+				for !h.run("r").Status.Terminal() && time.Since(begun) < time.Minute {
+					time.Sleep(100 * time.Millisecond)
+				}
+				limit := core.CancelGrace + time.Second
+				if detach {
+					limit = time.Second
+				}
+				if took := time.Since(begun); took > limit || h.run("r").Status != core.Aborted {
+					t.Errorf("%s after %s", h.run("r").Status, took)
+				}
+			})
+		})
+	}
+}
+
+// nudger is a [core.Nudger].
+type nudger func(ctx context.Context, k core.RunKey) error
+
+func (n nudger) Nudge(ctx context.Context, k core.RunKey) error { return n(ctx, k) }
+
+// TestATailTellsItsHostOfACancel at once, also where a sandbox is being waited for.
+func TestATailTellsItsHostOfACancel(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHosting(t)
+		h.ready(startOf("r", "one"))
+		h.fleet.Write("r", "working\n")
+		s := h.self()
+		report, err := s.Tail(t.Context(), core.TailRequest{RunKey: key("r"), Host: hostOf("one")})
+		h.must(err)
+		time.Sleep(time.Minute)
+		go func() {
+			time.Sleep(5 * time.Second)
+			_, err := h.self().Cancel(context.Background(), core.CancelRequest{RunKey: key("r")})
+			h.must(err)
+		}()
+		begun := time.Now()
+		report, err = s.Tail(t.Context(), core.TailRequest{RunKey: key("r"), Host: hostOf("one"), From: report.Next, WaitSeconds: 25})
+		h.must(err)
+		if took := time.Since(begun); report.Run.CancelRequested == 0 || took > 10*time.Second {
+			t.Errorf("%+v after %s", report, took)
+		}
+	})
+}

@@ -82,8 +82,23 @@ func (s *Sweep) Nudged(ctx context.Context, key RunKey) (SweepReport, error) {
 	case err != nil:
 		return SweepReport{}, fmt.Errorf("nudge: run %s: %w", key, err)
 	}
+	if r.CancelRequested != 0 {
+		return s.cancelNow(ctx, r)
+	}
 	now := MillisOf(time.Now())
 	return s.lookNow(ctx, r, Hint{ExitedAt: now, TaskARN: r.TaskARN})
+}
+
+// cancelNow ends a run whose end a user wished, as soon as its host has had its say.
+func (s *Sweep) cancelNow(ctx context.Context, r Run) (SweepReport, error) {
+	due := r.Row == RowCancel || r.Row == RowDetached
+	if !due || r.Row == RowCancel && r.DueAt > MillisOf(time.Now()).Add(CancelGrace) {
+		return newReport(), nil
+	}
+	if r.Row == RowCancel && !waitUntil(ctx, r.DueAt.Time()) {
+		return newReport(), nil // the next sweep finds it due
+	}
+	return s.Run(ctx, SweepRequest{Runs: []RunKey{r.RunKey}})
 }
 
 // hint tells the run that the sandbox serves now. An attached run lapses soon, so

@@ -129,6 +129,7 @@ var conditioned = map[string]conditionRow{
 	},
 	"ecs:CreateAction":    {[]string{"RunTask"}, []string{"CreateService"}},
 	"events:source":       {[]string{names.SourceOwn}, []string{names.SourceECS, "other"}},
+	"s3:prefix":           {[]string{"acme/spool/r/"}, []string{"", "acme/logs/r/", "acme/threads/t/"}},
 	"iam:PassedToService": {[]string{"ecs-tasks.amazonaws.com"}, []string{"lambda.amazonaws.com", "ec2.amazonaws.com"}},
 }
 

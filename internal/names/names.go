@@ -79,7 +79,7 @@ var Env = map[Function][]Key{
 	Reclaim:    {RunsTable, SandboxesTable, CheckpointsTable, CheckpointFunction, EventBus, Install, Limits, Mode, OnFailure},
 	Tools:      {RunsTable, LogBucket, ReapFunction, HostFunctions, Install},
 	Session: {
-		RunsTable, SandboxesTable, CheckpointsTable, LogBucket, Cluster, ReclaimQueue, CheckpointFunction, ToolsFunction, HostFunctions,
+		RunsTable, SandboxesTable, CheckpointsTable, LogBucket, Cluster, ReclaimQueue, CheckpointFunction, ReapFunction, ToolsFunction, HostFunctions,
 		EventBus, Install, Limits, Tenants,
 	},
 }
