@@ -102,6 +102,11 @@ var layers = []layer{{
 	},
 	reason: "use cases run in tests and in tools as well",
 }, {
+	name:     "a host's client holds no store",
+	packages: is("client"), deep: true,
+	refuse:   func(imported, _ string) bool { return adapter(ours(imported)) },
+	reason:   "a host that calls the function needs Lambda and nothing else",
+}, {
 	name:     "only the local commands know the engine",
 	packages: func(path string) bool { return below("internal")(path) && !below("internal/engine")(path) },
 	refuse:   anyOf("internal/engine"),

@@ -108,7 +108,7 @@ func countEnds(ctx context.Context, controls Controls, breaker ControlWriter, c 
 			return c, nil
 		}
 		next, err := breaker.UpdateControl(ctx, CountEnds{
-			Seen: c.Breaker, N: n, Now: MillisOf(time.Now()), Window: l.BreakerWindow, Most: l.BreakerMost,
+			Seen: c.Breaker, N: n, Now: nowMillis(), Window: l.BreakerWindow, Most: l.BreakerMost,
 		})
 		if !Refused(err) {
 			return next, err
@@ -128,7 +128,7 @@ func countEnds(ctx context.Context, controls Controls, breaker ControlWriter, c 
 // leaves a record from which the next sweep goes on.
 func (s *Sweep) work(ctx context.Context, j job, a *allowance) (RunReport, Notice) {
 	entry := RunReport{RunKey: j.run.RunKey, Reason: j.decision.why}
-	claimed, err := s.Runs.Update(ctx, j.run.RunKey, claimOf(j, MillisOf(time.Now()), s.Limits))
+	claimed, err := s.Runs.Update(ctx, j.run.RunKey, claimOf(j, nowMillis(), s.Limits))
 	if err != nil {
 		return entry.failed(err), Notice{}
 	}
@@ -226,7 +226,7 @@ func (s *Sweep) unblocked(ctx context.Context) error {
 func (s *Sweep) finalize(ctx context.Context, j job, r Run, a *allowance) (ended, error) {
 	same := r.LogEnd == j.run.LogEnd
 	if j.reply.Whole && same {
-		sealed := &Sealed{ExitCode: j.reply.Exit, At: MillisOf(time.Now()), Stderr: j.reply.Stderr}
+		sealed := &Sealed{ExitCode: j.reply.Exit, At: nowMillis(), Stderr: j.reply.Stderr}
 		r, err := s.Log.Append(ctx, r, j.reply.Rest, sealed)
 		return ended{run: r, complete: true}, err
 	}
@@ -256,7 +256,7 @@ func isRewritten(err error) bool {
 // beside, as much as fits into one finalisation (DESIGN 5.8). The exit status is the
 // one that the probe read.
 func (s *Sweep) sealBeside(ctx context.Context, j job, r Run, a *allowance) (ended, error) {
-	sealed := &Sealed{At: MillisOf(time.Now()), ExitCode: j.reply.Exit, Stderr: j.reply.Stderr}
+	sealed := &Sealed{At: nowMillis(), ExitCode: j.reply.Exit, Stderr: j.reply.Stderr}
 	for from := int64(0); from < s.Limits.SideBytes; {
 		page, err := s.page(ctx, r, from, nil, false, a)
 		if err != nil {
@@ -308,7 +308,7 @@ func (s *Sweep) end(ctx context.Context, r Run, a *allowance) (ended, error) {
 // grace. Only time in which it was tried counts: a freeze or a tripped breaker must not
 // use the grace up.
 func (s *Sweep) givesUp(ctx context.Context, r Run) bool {
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	note, err := s.Notes.Note(ctx, r.RunKey)
 	if err == nil {
 		note = note.failing(now, s.Limits)
@@ -350,7 +350,7 @@ func (s *Sweep) drain(ctx context.Context, r Run, dead bool, a *allowance) (ende
 		}
 		var sealed *Sealed
 		if page.Exit != nil {
-			sealed = &Sealed{ExitCode: *page.Exit, At: MillisOf(time.Now()), Stderr: page.Stderr}
+			sealed = &Sealed{ExitCode: *page.Exit, At: nowMillis(), Stderr: page.Stderr}
 		}
 		if len(page.Data) > 0 || sealed != nil {
 			if r, err = s.Log.Append(ctx, r, page.Data, sealed); err != nil {
@@ -494,7 +494,7 @@ func (s *Sweep) tidy(ctx context.Context, r Run) {
 		return
 	}
 	control, err := s.Controls.Control(ctx)
-	if err != nil || !control.Stops() || r.Hold.Live(MillisOf(time.Now())) {
+	if err != nil || !control.Stops() || r.Hold.Live(nowMillis()) {
 		return
 	}
 	if _, err := s.Journals.Remove(ctx, targetOf(r), []RunID{r.RunKey.Run}); err != nil {
@@ -520,7 +520,7 @@ func (s *Sweep) finishOf(j job, end ended) (Finish, error) {
 	if err != nil {
 		return Finish{}, fmt.Errorf("finish run %s: %w", r.RunKey, err)
 	}
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	f := Finish{
 		Epoch: r.Epoch, Nonce: r.ClaimNonce, Now: now, NotBefore: now.Add(s.Limits.RetryStop),
 		Transcript: Transcript{Bytes: r.LogEnd, SHA256: sum, Complete: end.complete && r.LogOmitted == 0, Omitted: r.LogOmitted},

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"time"
 )
 
 // InvalidError tells of input that is not as it has to be; nothing has changed.
@@ -257,5 +256,3 @@ const (
 )
 
 func leaseUntil(now Millis) Millis { return now.Add(LeaseLife) }
-
-func nowMillis() Millis { return MillisOf(time.Now()) }

@@ -82,7 +82,7 @@ func (l *Launcher) record(q RunRequest) (Run, error) {
 	if err := cmp.Or(checkIDs(q.Tenant, "run", string(q.Run)), checkIDs(q.Tenant, "thread", string(q.Thread))); err != nil {
 		return Run{}, fmt.Errorf("start run %.100q: %w", q.RunKey.String(), err)
 	}
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	until := now.Add(l.Limits.Attachment)
 	if q.Reclaim == ReclaimNone {
 		q.Reclaim = ReclaimEnd
@@ -151,7 +151,7 @@ func (l *Launcher) replace(ctx context.Context, box Sandbox) error {
 	case len(tasks) != 1 || tasks[0].Life != TaskGone:
 		return ErrSandboxExists
 	}
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	by := replacing + rand.Text()
 	mark := MarkReclaiming{Instance: box.Instance, LatestRun: box.LatestRun, By: by, Now: now}
 	if _, err := l.Sandboxes.UpdateSandbox(ctx, box.Key, mark); err != nil {
@@ -202,7 +202,7 @@ func (l *Launcher) name(ctx context.Context, r Run, key SandboxKey, provider, cl
 			return r, nil // named, and not asked for yet
 		case err != nil:
 			return Run{}, fmt.Errorf("launch run %s: %w", r.RunKey, err)
-		case row.State == LedgerIntent && row.LaunchUntil > MillisOf(time.Now()):
+		case row.State == LedgerIntent && row.LaunchUntil > nowMillis():
 			return r, nil
 		case row.State == LedgerIntent, row.State == LedgerRunning:
 			return Run{}, fmt.Errorf("launch run %s: %w", r.RunKey, ErrLaunchPending)
@@ -215,7 +215,7 @@ func (l *Launcher) name(ctx context.Context, r Run, key SandboxKey, provider, cl
 
 // intend puts the ledger row, before the task can exist (I6).
 func (l *Launcher) intend(ctx context.Context, r Run, key SandboxKey, provider, cluster string) (LedgerRow, error) {
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	until := now.Add(l.Limits.LaunchWindow)
 	row, err := l.Ledger.PutIntent(ctx, LedgerRow{
 		Instance: r.Instance, Key: key, Provider: provider, Tenant: r.Tenant, Run: r.RunKey.Run, State: LedgerIntent,
@@ -242,7 +242,7 @@ func (l *Launcher) runTask(ctx context.Context, row LedgerRow, spec TaskSpec) (s
 // bind takes the task into service, or condemns it. Nobody stops a task directly: a
 // refused transaction leaves the task to its ledger row.
 func (l *Launcher) bind(ctx context.Context, r Run, row LedgerRow, box Sandbox) (Run, error) {
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	box.CreatedAt, box.UpdatedAt = now, now
 	err := l.Transactions.Launch(ctx, Launched{Run: r.RunKey, Epoch: r.Epoch, Sandbox: box, Now: now})
 	if err == nil {
@@ -270,7 +270,7 @@ func (l *Launcher) launched(ctx context.Context, r Run) (Run, error) {
 // condemn hands a task that nobody will use to reclaim. Losing the message only
 // delays it: the row is due.
 func (l *Launcher) condemn(ctx context.Context, row LedgerRow, arn string) error {
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	_, err := l.Ledger.UpdateRow(ctx, row.Instance, StopLaunch{
 		TaskARN: arn, Why: "launch lost its run", Now: now, DueAt: now.Add(l.Limits.RetryStop),
 	})
@@ -292,7 +292,7 @@ func (l *Launcher) condemn(ctx context.Context, row LedgerRow, arn string) error
 func (l *Launcher) StartAgent(ctx context.Context, r Run, agent JournalStart, input []byte) (JournalStarted, error) {
 	agent.Run, agent.Nonce = r.RunKey.Run, r.Nonce
 	agent.Input, agent.InputBytes = input != nil, int64(len(input))
-	until := MillisOf(time.Now()).Add(l.Limits.Attachment)
+	until := nowMillis().Add(l.Limits.Attachment)
 	if _, err := l.Runs.Update(ctx, r.RunKey, Renew{Epoch: r.Epoch, Until: until}); err != nil {
 		return JournalStarted{}, fmt.Errorf("start agent of run %s: %w", r.RunKey, err)
 	}
@@ -318,7 +318,7 @@ func (l *Launcher) diagnose(ctx context.Context, r Run, err error) Diagnosis {
 	if describeErr != nil {
 		return Diagnosis{Reason: reason, Healing: healing}
 	}
-	return Diagnose(tasks[0], r.Container, reason, healing, MillisOf(time.Now()))
+	return Diagnose(tasks[0], r.Container, reason, healing, nowMillis())
 }
 
 // AgentStarter begins agents in sandboxes.

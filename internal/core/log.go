@@ -128,7 +128,7 @@ func (w *LogWriter) expiry() Millis {
 	if w.Retention == 0 {
 		return 0
 	}
-	return MillisOf(time.Now()).Add(w.Retention)
+	return nowMillis().Add(w.Retention)
 }
 
 // Beside stores a piece of a journal that does not go on from the log, and returns

@@ -114,7 +114,7 @@ func (p *JournalProber) free(ctx context.Context, key SandboxKey) error {
 		return nil
 	case err != nil:
 		return &JournalError{Op: "probe", Healing: Retry, Reason: "sandbox-unreadable"}
-	case box.ExecUntil > MillisOf(time.Now()):
+	case box.ExecUntil > nowMillis():
 		return &JournalError{Op: "probe", Healing: Retry, Reason: "busy"}
 	}
 	return nil

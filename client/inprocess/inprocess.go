@@ -1,0 +1,241 @@
+// Package inprocess is the session API in the host's own process: the code of the
+// session function over the same stores, with the host's own credentials. Its rule: it
+// writes the stores' time, not this machine's, and does nothing while the two are further
+// apart than can be corrected.
+package inprocess
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/ecs"
+	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
+	"github.com/aws/aws-sdk-go-v2/service/lambda"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/ssm"
+	"github.com/aws/smithy-go/middleware"
+
+	"github.com/sandkeeper/sandkeeper/client"
+	"github.com/sandkeeper/sandkeeper/internal/awssecrets"
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/ddb"
+	"github.com/sandkeeper/sandkeeper/internal/ebout"
+	"github.com/sandkeeper/sandkeeper/internal/ecsexec"
+	"github.com/sandkeeper/sandkeeper/internal/ecstask"
+	"github.com/sandkeeper/sandkeeper/internal/lambdacheckpoint"
+	"github.com/sandkeeper/sandkeeper/internal/lambdafn"
+	"github.com/sandkeeper/sandkeeper/internal/names"
+	"github.com/sandkeeper/sandkeeper/internal/s3blob"
+	"github.com/sandkeeper/sandkeeper/internal/sqsout"
+)
+
+// Options say what a host reaches, and how.
+type Options struct {
+	// AWS is the host's configuration. Its role must be allowed what the session function's
+	// is: the stack's outputs name the resources, infra/roles.go the actions.
+	AWS aws.Config
+	// ECS is where ECS is, if it is elsewhere than AWS says; nil: there.
+	ECS *string
+	// Outputs are the stack's, by key.
+	Outputs map[string]string
+	// HostFunctions are the functions that definitions may name as tools and hooks: the
+	// stack's context hostFunctions.
+	HostFunctions []string
+	Logger        *slog.Logger // nil: nothing is logged
+}
+
+// needed are the outputs that it reads.
+var needed = []names.Output{
+	names.OutRunsTable, names.OutSandboxesTable, names.OutCheckpoints, names.OutBucket, names.OutReclaimQueue, names.OutEventBus,
+	names.OutCluster, names.OutCheckpoint, names.OutTools, names.OutInstall,
+}
+
+// Open wires the session API to an installation, and looks at the clock. The tenant of a
+// request is the host's own word: who has the credentials acts for every tenant.
+func Open(ctx context.Context, o Options) (client.API, error) {
+	for _, key := range needed {
+		if o.Outputs[string(key)] == "" {
+			return nil, fmt.Errorf("open session: want the stack's output %s", key)
+		}
+	}
+	h := &host{}
+	h.session = o.session(&h.clock)
+	return h, h.ready(ctx)
+}
+
+// session is the wiring of the session function.
+func (o Options) session(c *clock) *core.Session {
+	out := func(key names.Output) string { return o.Outputs[string(key)] }
+	atECS := o.AWS.Copy()
+	if o.ECS != nil {
+		atECS.BaseEndpoint = o.ECS
+	}
+	limits := core.DefaultLimits
+	db := dynamodb.NewFromConfig(o.AWS, func(d *dynamodb.Options) { d.APIOptions = append(d.APIOptions, c.watch) })
+	runs, boxes := ddb.NewRuns(db, out(names.OutRunsTable)), ddb.NewSandboxes(db, out(names.OutSandboxesTable))
+	transactions := ddb.NewTransactions(db, out(names.OutRunsTable), out(names.OutSandboxesTable))
+	tasks, exec := &ecstask.Tasks{ECS: ecs.NewFromConfig(atECS)}, ecsexec.New(atECS)
+	functions := lambda.NewFromConfig(o.AWS)
+	blobs := s3blob.NewObjects(s3.NewFromConfig(o.AWS, func(s *s3.Options) { s.UsePathStyle = o.AWS.BaseEndpoint != nil }), out(names.OutBucket))
+	return &core.Session{
+		Launcher: &core.Launcher{
+			Runs: runs, Sandboxes: boxes, Ledger: boxes, Transactions: transactions, Tasks: tasks, Describer: tasks,
+			Agents: core.JournalStarter{Exec: exec, Format: core.DefaultJournal},
+			Queue:  sqsout.New(sqs.NewFromConfig(o.AWS), out(names.OutReclaimQueue)), Threads: ddb.NewThreads(db, out(names.OutCheckpoints)),
+			Announcer: ebout.New(eventbridge.NewFromConfig(o.AWS), out(names.OutEventBus)), Limits: limits, Install: out(names.OutInstall),
+		},
+		Binds: transactions, Controls: boxes, Notes: runs, Definitions: boxes, History: ddb.NewHistory(db, out(names.OutRunsTable)),
+		Log: &core.LogWriter{
+			Log: runs, Blobs: blobs, Inline: limits.InlineSegment, Retention: limits.Retention + names.SegmentsOutlive,
+		},
+		Spool:  blobs,
+		Prober: &core.JournalProber{Exec: exec, Sandboxes: boxes, Format: core.DefaultJournal, Limits: limits},
+		Keeper: lambdacheckpoint.Keeper{Caller: &lambdacheckpoint.Caller{
+			Lambda: functions, Function: out(names.OutCheckpoint), Timeout: limits.CaptureCall,
+		}},
+		Functions: &lambdafn.Functions{Lambda: functions, Allowed: o.HostFunctions}, HostFunctions: o.HostFunctions,
+		ToolsURL:   &lambdacheckpoint.Address{Lambda: functions, Function: out(names.OutTools), Dial: o.AWS.BaseEndpoint},
+		Secrets:    &awssecrets.Values{Secrets: secretsmanager.NewFromConfig(o.AWS), Parameters: ssm.NewFromConfig(o.AWS)},
+		Setups:     core.ExecSetups{Exec: exec, Format: core.DefaultJournal},
+		Checkpoint: core.CheckpointFinished, Provider: ecstask.Provider, Cluster: out(names.OutCluster), Logger: o.Logger,
+	}
+}
+
+const (
+	// mostSkew is how far this machine's clock may be from the stores'.
+	mostSkew = 30 * time.Second
+	// leastSkew is what the Date header cannot tell: it has whole seconds.
+	leastSkew = 2 * time.Second
+)
+
+// SkewError says that this machine's clock is too wrong to be corrected. Nothing was done.
+type SkewError struct {
+	Ahead time.Duration // of the stores'; negative: behind
+}
+
+func (e *SkewError) Error() string {
+	return fmt.Sprintf("clock: want at most %s from the stores' time, and this machine's is ahead by %s", mostSkew, e.Ahead)
+}
+
+// clock knows by how much this machine's clock is ahead, as the stores' last answer told.
+type clock struct {
+	ahead atomic.Int64 // nanoseconds
+	known atomic.Bool
+}
+
+// watch has every answer's Date header looked at.
+func (c *clock) watch(stack *middleware.Stack) error {
+	return stack.Initialize.Add(middleware.InitializeMiddlewareFunc("SandkeeperClock", func(
+		ctx context.Context, in middleware.InitializeInput, next middleware.InitializeHandler,
+	) (middleware.InitializeOutput, middleware.Metadata, error) {
+		out, metadata, err := next.HandleInitialize(ctx, in)
+		stores, told := awsmiddleware.GetServerTime(metadata)
+		here, at := awsmiddleware.GetResponseAt(metadata)
+		if told && at && !stores.IsZero() {
+			c.ahead.Store(int64(here.Sub(stores.Add(time.Second / 2)))) // within the second that it names
+			c.known.Store(true)
+		}
+		return out, metadata, err
+	}), middleware.Before)
+}
+
+// check corrects the clock, or says that it cannot be.
+func (c *clock) check() error {
+	ahead := time.Duration(c.ahead.Load())
+	switch {
+	case ahead.Abs() > mostSkew:
+		return &SkewError{Ahead: ahead}
+	case ahead.Abs() < leastSkew:
+		ahead = 0
+	}
+	core.CorrectClock(ahead)
+	return nil
+}
+
+// host is the session under the host's clock. Its refusals are those of the function.
+type host struct {
+	session *core.Session
+	clock   clock
+}
+
+// ready holds the clock against the stores' last answer. Where there was none, or it was
+// too far off, it asks for one: the clock may have been put right.
+func (h *host) ready(ctx context.Context) error {
+	if h.clock.known.Load() && h.clock.check() == nil {
+		return nil
+	}
+	if _, err := h.session.Controls.Control(ctx); err != nil {
+		return fmt.Errorf("look at the stores' time: %w", err)
+	}
+	return h.clock.check()
+}
+
+// do carries out an operation, and words its refusal as the function does.
+func do[Q, A any](ctx context.Context, h *host, name string, q Q, op func(*core.Session, context.Context, Q) (A, error)) (A, error) {
+	var none A
+	if err := h.ready(ctx); err != nil {
+		return none, fmt.Errorf("%s: %w", name, err)
+	}
+	answer, err := op(h.session, ctx, q)
+	if code := client.CodeOf(err); code != "" {
+		return none, &client.RefusedError{Operation: name, Code: code, Message: strings.TrimPrefix(err.Error(), string(code)+": ")}
+	}
+	return answer, err
+}
+
+func (h *host) Start(ctx context.Context, q client.StartRequest) (client.StartReport, error) {
+	return do(ctx, h, "start", q, (*core.Session).Start)
+}
+
+func (h *host) Adopt(ctx context.Context, q client.AdoptRequest) (client.StartReport, error) {
+	return do(ctx, h, "adopt", q, (*core.Session).Adopt)
+}
+
+func (h *host) Attach(ctx context.Context, q client.AttachRequest) (client.RenewReport, error) {
+	return do(ctx, h, "attach", q, (*core.Session).Attach)
+}
+
+func (h *host) Renew(ctx context.Context, q client.HostRequest) (client.RenewReport, error) {
+	return do(ctx, h, "renew", q, (*core.Session).Renew)
+}
+
+func (h *host) Tail(ctx context.Context, q client.TailRequest) (client.TailReport, error) {
+	return do(ctx, h, "tail", q, (*core.Session).Tail)
+}
+
+func (h *host) Detach(ctx context.Context, q client.HostRequest) (client.RenewReport, error) {
+	return do(ctx, h, "detach", q, (*core.Session).Detach)
+}
+
+func (h *host) Interrupt(ctx context.Context, q client.HostRequest) (client.RenewReport, error) {
+	return do(ctx, h, "interrupt", q, (*core.Session).Interrupt)
+}
+
+func (h *host) Cancel(ctx context.Context, q client.CancelRequest) (client.EndReport, error) {
+	return do(ctx, h, "cancel", q, (*core.Session).Cancel)
+}
+
+func (h *host) Finish(ctx context.Context, q client.FinishRequest) (client.FinishReport, error) {
+	return do(ctx, h, "finish", q, (*core.Session).Finish)
+}
+
+func (h *host) Fail(ctx context.Context, q client.FailRequest) (client.EndReport, error) {
+	return do(ctx, h, "fail", q, (*core.Session).Fail)
+}
+
+func (h *host) Get(ctx context.Context, q client.GetRequest) (client.RunView, error) {
+	return do(ctx, h, "get", q, (*core.Session).Get)
+}
+
+func (h *host) List(ctx context.Context, q client.ListRunsRequest) (client.ListRunsReport, error) {
+	return do(ctx, h, "list", q, (*core.Session).List)
+}
