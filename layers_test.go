@@ -104,8 +104,8 @@ var layers = []layer{{
 }, {
 	name:     "a host's client holds no store",
 	packages: is("client"), deep: true,
-	refuse:   func(imported, _ string) bool { return adapter(ours(imported)) },
-	reason:   "a host that calls the function needs Lambda and nothing else",
+	refuse: func(imported, _ string) bool { return adapter(ours(imported)) },
+	reason: "a host that calls the function needs Lambda and nothing else",
 }, {
 	name:     "only the local commands know the engine",
 	packages: func(path string) bool { return below("internal")(path) && !below("internal/engine")(path) },

@@ -22,7 +22,7 @@ func TestAHostInProcessDoesATurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec := in.spec()
+	spec := in.Spec()
 	start := &client.StartRequest{
 		RunKey: client.RunKey{Tenant: "-", Run: client.NewRun()}, Thread: client.ThreadID(client.NewRun()), Host: client.NewHost(),
 		Agent: client.AgentPlan{Shell: "echo one; sleep 3; echo two"},
