@@ -36,6 +36,15 @@ examples/host-python/.venv/.ready: examples/host-python/requirements.txt
 	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
+.PHONY: setup-sam
+setup-sam: .venv-sam/.ready ## Install the pinned SAM, into this directory
+	@:
+
+.venv-sam/.ready: requirements-sam.txt
+	@python3 -m venv --clear .venv-sam
+	@.venv-sam/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
+	@touch $@
+
 node_modules/.ready: package.json package-lock.json .npmrc
 examples/host-node/node_modules/.ready: $(addprefix examples/host-node/,package.json package-lock.json .npmrc)
 node_modules/.ready examples/host-node/node_modules/.ready:
@@ -151,6 +160,20 @@ bench: build build-local ## Measure what is promised in figures, to bench.json
 .PHONY: deploy-local
 deploy-local: setup synth-local ## Deploy to an engine that runs at ENDPOINT (LocalStack, MiniStack), ECS at ECS_ENDPOINT
 	@go run ./scripts/deploylocal -endpoint '$(or $(ENDPOINT),http://127.0.0.1:4566)' -ecs-endpoint '$(ECS_ENDPOINT)'
+
+.PHONY: sam-invoke
+sam-invoke: setup setup-sam synth-local ## Run one function (FN=reap) with an event (EVENT=events/reap-tick.json) in Lambda's runtime, by SAM and Docker
+	@go run ./scripts/sam -image '$(IMAGE)' invoke '$(FN)' '$(EVENT)'
+
+.PHONY: sam-start
+sam-start: setup setup-sam synth-local ## Serve every function in Lambda's runtime until interrupted
+	@go run ./scripts/sam -image '$(IMAGE)' start
+
+# What needs a Docker engine. With CI set a missing one fails.
+.PHONY: test-docker
+test-docker: setup setup-sam synth-local ## Test local Fargate on containers, and every function and event by SAM
+	SANDKEEPER_TEST_DRIVER=docker go test -count=1 -timeout 10m ./internal/localfargate
+	SANDKEEPER_TEST_DRIVER=docker go test -count=1 -timeout 15m ./internal/engine/samlocal
 
 .PHONY: demo
 demo: setup synth-local ## Run the main job on real processes, deployed to the local engine

@@ -33,7 +33,7 @@ func (e *Engine) Config() aws.Config {
 func (e *Engine) transport() *http.Transport {
 	t := &http.Transport{MaxIdleConnsPerHost: 32, IdleConnTimeout: time.Minute}
 	if e.tls != nil {
-		t.TLSClientConfig = &tls.Config{RootCAs: e.tls.pool}
+		t.TLSClientConfig = &tls.Config{RootCAs: e.tls.Pool}
 	}
 	return t
 }

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/engine/localtls"
 )
 
 // The account, region and credentials of the engine. They belong to no one.
@@ -68,7 +70,7 @@ type Engine struct {
 	Dir string
 
 	root     string
-	tls      *certificate // nil over plain HTTP
+	tls      *localtls.Certificate // nil over plain HTTP
 	process  *exec.Cmd
 	lifeline io.Closer
 	exited   chan struct{} // closed after process.Wait; nil if attached
@@ -90,9 +92,9 @@ func Start(ctx context.Context, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	var trust *certificate
+	var trust *localtls.Certificate
 	if o.IAM {
-		if trust, err = newCertificate(dir); err != nil {
+		if trust, err = localtls.New(dir); err != nil {
 			return nil, err
 		}
 	}
@@ -214,7 +216,7 @@ func (e *Engine) processEnv(address string) []string {
 		"PYTHONDONTWRITEBYTECODE=1",
 	)
 	if e.tls != nil {
-		env = append(env, "AUTH=true", "USE_SSL=1", "MINISTACK_SSL_CERT="+e.tls.file, "MINISTACK_SSL_KEY="+e.tls.keyFile)
+		env = append(env, "AUTH=true", "USE_SSL=1", "MINISTACK_SSL_CERT="+e.tls.File, "MINISTACK_SSL_KEY="+e.tls.KeyFile)
 	}
 	return env
 }
@@ -304,4 +306,14 @@ func orRoot(named string) (string, error) {
 			return "", errors.New("find repository: the working directory is not in it")
 		}
 	}
+}
+
+// Root is the repository's directory.
+func (e *Engine) Root() string { return e.root }
+
+func (e *Engine) scheme() string {
+	if e.tls == nil {
+		return "http"
+	}
+	return "https"
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -34,7 +35,7 @@ func (e *Engine) Env() []string {
 		"NO_PROXY=127.0.0.1,localhost,::1",
 	}
 	if e.tls != nil {
-		env = append(env, "AWS_CA_BUNDLE="+e.tls.file, "SSL_CERT_FILE="+e.tls.file, "NODE_EXTRA_CA_CERTS="+e.tls.file)
+		env = append(env, "AWS_CA_BUNDLE="+e.tls.File, "SSL_CERT_FILE="+e.tls.File, "NODE_EXTRA_CA_CERTS="+e.tls.File)
 	}
 	return env
 }
@@ -83,6 +84,38 @@ func Guard(env []string) error {
 		return nil
 	}
 	return fmt.Errorf("refuse to run against anything but this machine: %w", errors.Join(wrong...))
+}
+
+// GuardContainer is [Guard] for what a container of this machine gets: its endpoints
+// may also be at bridge, this machine's address on the containers' network, and it has
+// none of a local command's files to be kept from.
+func GuardContainer(env map[string]string, bridge netip.Addr) error {
+	var wrong []error
+	if env["AWS_ENDPOINT_URL"] == "" {
+		wrong = append(wrong, errors.New("AWS_ENDPOINT_URL is not set"))
+	}
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		if strings.HasPrefix(name, "AWS_ENDPOINT_URL") && at(env[name]) == bridge {
+			continue
+		}
+		if err := guardVariable(name, env[name]); err != nil {
+			wrong = append(wrong, err)
+		}
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	return fmt.Errorf("refuse a container that would reach anything but this machine: %w", errors.Join(wrong...))
+}
+
+// at is the literal address of a URL, the zero one if it has none.
+func at(endpoint string) netip.Addr {
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		return netip.Addr{}
+	}
+	address, _ := netip.ParseAddr(u.Hostname()) // a name is no address
+	return address
 }
 
 func guardVariable(name, value string) error {

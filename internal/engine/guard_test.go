@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -62,5 +63,29 @@ func TestGuardNamesEverythingAndNoSecret(t *testing.T) {
 	}
 	if strings.Contains(err.Error(), "hunter2") {
 		t.Error("the error holds a secret")
+	}
+}
+
+func TestGuardContainerKnowsTheBridgeAndNothingElse(t *testing.T) {
+	bridge := netip.MustParseAddr("172.17.0.1")
+	for _, test := range []struct {
+		name string
+		env  map[string]string
+		want string // part of the error; "" is none
+	}{
+		{"the bridge", map[string]string{"AWS_ENDPOINT_URL": "http://172.17.0.1:4566", "AWS_ENDPOINT_URL_ECS": "http://172.17.0.1:4570"}, ""},
+		{"loopback", map[string]string{"AWS_ENDPOINT_URL": "http://127.0.0.1:4566"}, ""},
+		{"no endpoint", map[string]string{"RUNS_TABLE": "runs"}, "AWS_ENDPOINT_URL is not set"},
+		{"a neighbour on the bridge", map[string]string{"AWS_ENDPOINT_URL": "http://172.17.0.2:4566"}, "not a loopback URL"},
+		{"an account", map[string]string{"AWS_ENDPOINT_URL": "http://172.17.0.1:4566", "AWS_ENDPOINT_URL_ECS": "https://ecs.us-east-1.example.test"}, "AWS_ENDPOINT_URL_ECS"},
+		{"a name", map[string]string{"AWS_ENDPOINT_URL": "http://bridge:4566"}, "not a loopback URL"},
+		{"a token", map[string]string{"AWS_ENDPOINT_URL": "http://172.17.0.1:4566", "AWS_SESSION_TOKEN": "x"}, "AWS_SESSION_TOKEN is set"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := engine.GuardContainer(test.env, bridge)
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
 	}
 }

@@ -70,6 +70,24 @@ func (s *Server) serveAPI(rw http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(rw).Encode(out)
 }
 
+// atBridge marks the context of a call that came over the bridge.
+type atBridge struct{}
+
+func (s *Server) heardAt(r *http.Request) context.Context {
+	if s.bridge != "" && r.Host == s.bridge {
+		return context.WithValue(r.Context(), atBridge{}, true)
+	}
+	return r.Context()
+}
+
+// gatewayURL is the message gateway's, where the caller reaches it.
+func (s *Server) gatewayURL(ctx context.Context) string {
+	if ctx.Value(atBridge{}) != nil {
+		return "wss://" + s.bridge
+	}
+	return "ws" + strings.TrimPrefix(s.url, "http")
+}
+
 func writeError(rw http.ResponseWriter, e *apiError) {
 	body := map[string]any{"__type": e.code, "message": e.message}
 	if e.resourceIDs != nil {
@@ -96,5 +114,5 @@ func (s *Server) answer(r *http.Request, name string) (any, error) {
 			return nil, errThrottled
 		}
 	}
-	return op.call(s, r.Context(), body)
+	return op.call(s, s.heardAt(r), body)
 }

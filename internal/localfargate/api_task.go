@@ -224,7 +224,7 @@ type executeCommandInput struct {
 	Interactive bool   `json:"interactive"`
 }
 
-func (s *Server) executeCommand(_ context.Context, in executeCommandInput) (any, error) {
+func (s *Server) executeCommand(ctx context.Context, in executeCommandInput) (any, error) {
 	if !in.Interactive {
 		return nil, errNotInteractive
 	}
@@ -254,7 +254,7 @@ func (s *Server) executeCommand(_ context.Context, in executeCommandInput) (any,
 		"interactive": true,
 		"session": map[string]string{
 			"sessionId":  session.ID,
-			"streamUrl":  "ws" + strings.TrimPrefix(s.url, "http") + "/v1/data-channel/" + session.ID + "?role=publish_subscribe",
+			"streamUrl":  s.gatewayURL(ctx) + "/v1/data-channel/" + session.ID + "?role=publish_subscribe",
 			"tokenValue": session.Token,
 		},
 	}, nil

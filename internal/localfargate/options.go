@@ -2,6 +2,7 @@ package localfargate
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"log/slog"
 	"time"
@@ -17,6 +18,11 @@ type Faults = datachannel.Faults
 type Options struct {
 	// Addr is host:port with a loopback literal; "" is 127.0.0.1 and a free port.
 	Addr string
+	// Bridge is host:port where this machine's containers reach it too, at the address
+	// of Docker's own bridge; port 0 is a free one. "": nowhere. It speaks TLS with
+	// BridgeCertificate, since clients of ECS Exec take plain text on loopback only.
+	Bridge            string
+	BridgeCertificate tls.Certificate
 	// Dir takes the tasks' files, in a directory tasks that must not be there before and
 	// that Close removes; "" is a new one below the system's directory for temporary
 	// files.

@@ -2,6 +2,7 @@ package localfargate
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -31,6 +32,7 @@ type Server struct {
 	cancel    context.CancelFunc
 	http      *http.Server
 	url       string
+	bridge    string // host:port, empty without a bridge
 	dir       string
 	ownDir    bool
 	isolation box.Isolation
@@ -65,6 +67,11 @@ func New(opts Options) (*Server, error) {
 	}
 	if err := checkLoopback(opts.Addr); err != nil {
 		return nil, err
+	}
+	if opts.Bridge != "" {
+		if err := docker.CheckBridge(opts.Bridge); err != nil {
+			return nil, fmt.Errorf("listen for containers: %w", err)
+		}
 	}
 	if err := opts.Faults.Check(); err != nil {
 		return nil, err
@@ -114,21 +121,38 @@ func (s *Server) Start() error {
 	if err := s.prepareDir(); err != nil {
 		return fmt.Errorf("start local fargate: %w", err)
 	}
-	listener, err := net.Listen("tcp", s.opts.Addr)
+	listeners, err := s.listen()
 	if err != nil {
 		err = errors.Join(err, s.closeDriver())
 		s.removeDir()
 		return fmt.Errorf("start local fargate: %w", err)
 	}
-	s.url = "http://" + listener.Addr().String()
+	s.url = "http://" + listeners[0].Addr().String()
 	s.http = &http.Server{
 		Handler:           s.routes(),
 		ReadHeaderTimeout: 10 * time.Second,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
-	s.wg.Go(func() { _ = s.http.Serve(listener) })
+	for _, listener := range listeners {
+		s.wg.Go(func() { _ = s.http.Serve(listener) })
+	}
 	s.wg.Go(func() { s.events.deliver(s.ctx) })
 	return nil
+}
+
+// listen opens loopback and, if asked, the bridge.
+func (s *Server) listen() ([]net.Listener, error) {
+	own, err := net.Listen("tcp", s.opts.Addr)
+	if err != nil || s.opts.Bridge == "" {
+		return []net.Listener{own}, err
+	}
+	bridge, err := net.Listen("tcp", s.opts.Bridge)
+	if err != nil {
+		return nil, errors.Join(err, own.Close())
+	}
+	s.bridge = bridge.Addr().String()
+	secure := &tls.Config{Certificates: []tls.Certificate{s.opts.BridgeCertificate}}
+	return []net.Listener{own, tls.NewListener(bridge, secure)}, nil
 }
 
 func (s *Server) prepareDir() (err error) {
@@ -208,6 +232,15 @@ func (s *Server) Close() error {
 // URL is the endpoint, for AWS_ENDPOINT_URL_ECS. It is valid after Start.
 func (s *Server) URL() string { return s.url }
 
+// BridgeURL is the endpoint for containers; empty without [Options.Bridge]. It is
+// valid after Start.
+func (s *Server) BridgeURL() string {
+	if s.bridge == "" {
+		return ""
+	}
+	return "https://" + s.bridge
+}
+
 // Isolation is what separates the tasks, empty under [DriverDocker]. It is valid after
 // Start.
 func (s *Server) Isolation() box.Isolation { return s.isolation }
@@ -228,7 +261,8 @@ func (s *Server) onlyLoopback(next http.Handler) http.Handler {
 		if err != nil {
 			host = r.Host
 		}
-		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		known := host == "localhost" || s.bridge != "" && r.Host == s.bridge
+		if ip := net.ParseIP(host); !known && (ip == nil || !ip.IsLoopback()) {
 			http.Error(rw, "host is not loopback", http.StatusForbidden)
 			return
 		}

@@ -88,13 +88,15 @@ func (e *Engine) Start(ctx context.Context, spec Spec) (*Container, error) {
 	if err := makeDirs(spec.Box); err != nil {
 		return nil, fmt.Errorf("start container %s: %w", spec.Box.ID, err)
 	}
+	// What the engine was told to make is either run or removed, not forgotten halfway.
+	ctx = context.WithoutCancel(ctx)
 	var made struct{ ID string }
 	if err := e.call(ctx, http.MethodPost, "/containers/create", nil, spec.request(), &made); err != nil {
 		return nil, startError(spec, err)
 	}
 	c := &Container{engine: e, id: made.ID, spec: spec, done: make(chan struct{})}
 	if err := c.begin(ctx); err != nil {
-		return nil, errors.Join(startError(spec, err), e.remove(context.WithoutCancel(ctx), c.id))
+		return nil, errors.Join(startError(spec, err), e.remove(ctx, c.id))
 	}
 	return c, nil
 }
@@ -174,7 +176,7 @@ func (c *Container) lookUp(ctx context.Context, program string) (string, error) 
 		}
 		return program, nil
 	}
-	for _, dir := range strings.Split(c.variable("PATH"), ":") {
+	for dir := range strings.SplitSeq(c.variable("PATH"), ":") {
 		if found := path.Join(dir, program); dir != "" && c.has(ctx, found) {
 			return found, nil
 		}
@@ -210,7 +212,7 @@ func (c *Container) attach(ctx context.Context) (finish func(), err error) {
 		return nil, err
 	}
 	query := url.Values{"stream": {"1"}, "stdout": {"1"}, "stderr": {"1"}}
-	stream, err := c.engine.stream(context.WithoutCancel(ctx), "/containers/"+c.id+"/attach", query, nil)
+	stream, err := c.engine.stream(ctx, "/containers/"+c.id+"/attach", query, nil)
 	if err != nil {
 		log.Close()
 		return nil, err
@@ -339,7 +341,6 @@ type Session struct {
 	id        string
 	stream    io.ReadWriteCloser
 	done      chan struct{}
-	pid       int
 	closing   sync.Once
 }
 

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -128,9 +129,7 @@ func (e *Engine) request(ctx context.Context, method, path string, query url.Val
 	if body != nil {
 		request.Header.Set("Content-Type", "application/json")
 	}
-	for name, values := range header {
-		request.Header[name] = values
-	}
+	maps.Copy(request.Header, header)
 	response, err := e.http.Do(request)
 	if err != nil {
 		return nil, fmt.Errorf("ask docker engine: %w", err)
@@ -179,10 +178,16 @@ func (e *Engine) RemoveAll(ctx context.Context, server string) error {
 	if err != nil {
 		return fmt.Errorf("remove containers of %s: %w", server, err)
 	}
-	var found []struct{ ID string }
-	query := url.Values{"all": {"true"}, "filters": {string(filter)}}
+	return e.removeWhere(ctx, string(filter))
+}
+
+func (e *Engine) removeWhere(ctx context.Context, filters string) error {
+	var found []struct {
+		ID string `json:"Id"`
+	}
+	query := url.Values{"all": {"true"}, "filters": {filters}}
 	if err := e.call(ctx, http.MethodGet, "/containers/json", query, nil, &found); err != nil {
-		return fmt.Errorf("remove containers of %s: %w", server, err)
+		return fmt.Errorf("list containers: %w", err)
 	}
 	var errs []error
 	for _, c := range found {
@@ -200,4 +205,42 @@ func (e *Engine) remove(ctx context.Context, id string) error {
 		return fmt.Errorf("remove container %s: %w", id, err)
 	}
 	return nil
+}
+
+// RemoveImages removes every image of a repository, and first the containers that run
+// one, whoever made them.
+func (e *Engine) RemoveImages(ctx context.Context, repository string) error {
+	filter, err := json.Marshal(map[string][]string{"reference": {repository + ":*"}})
+	if err != nil {
+		return fmt.Errorf("remove images of %s: %w", repository, err)
+	}
+	var images []struct {
+		ID       string `json:"Id"`
+		RepoTags []string
+	}
+	if err := e.call(ctx, http.MethodGet, "/images/json", url.Values{"filters": {string(filter)}}, nil, &images); err != nil {
+		return fmt.Errorf("remove images of %s: %w", repository, err)
+	}
+	var errs []error
+	for _, image := range images {
+		errs = append(errs, e.removeOf(ctx, image.ID))
+	}
+	for _, image := range images {
+		for _, tag := range image.RepoTags {
+			err := e.call(ctx, http.MethodDelete, "/images/"+tag, url.Values{"force": {"true"}}, nil, nil)
+			if err != nil && !isMissing(err) {
+				errs = append(errs, fmt.Errorf("remove image %s: %w", tag, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeOf removes the containers of an image.
+func (e *Engine) removeOf(ctx context.Context, image string) error {
+	filter, err := json.Marshal(map[string][]string{"ancestor": {image}})
+	if err != nil {
+		return fmt.Errorf("remove containers of %s: %w", image, err)
+	}
+	return e.removeWhere(ctx, string(filter))
 }
