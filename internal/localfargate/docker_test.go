@@ -134,7 +134,7 @@ func TestContainersEndWithAKilledServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(file, []byte(fmt.Sprint(task.Containers[0].Processes[0].PID)), 0o600); err != nil {
+		if err := os.WriteFile(file, fmt.Append(nil, task.Containers[0].Processes[0].PID), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		_ = os.Stdout.Close()
