@@ -37,12 +37,12 @@ examples/host-python/.venv/.ready: examples/host-python/requirements.txt
 	@touch $@
 
 .PHONY: setup-sam
-setup-sam: .venv-sam/.ready ## Install the pinned SAM, into this directory
+setup-sam: .local/sam/.ready ## Install the pinned SAM, into this directory
 	@:
 
-.venv-sam/.ready: requirements-sam.txt
-	@python3 -m venv --clear .venv-sam
-	@.venv-sam/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
+.local/sam/.ready: requirements-sam.txt
+	@python3 -m venv --clear .local/sam
+	@.local/sam/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
 	@touch $@
 
 node_modules/.ready: package.json package-lock.json .npmrc

@@ -96,7 +96,7 @@ func sources(t *testing.T, root string, pick func(path string) bool) string {
 		if err != nil {
 			return err
 		}
-		if entry.IsDir() && slices.Contains([]string{".git", ".venv", "node_modules", "dist", "cdk.out"}, entry.Name()) {
+		if entry.IsDir() && slices.Contains([]string{".git", ".venv", ".local", "node_modules", "dist", "cdk.out"}, entry.Name()) {
 			return filepath.SkipDir
 		}
 		if entry.IsDir() || filepath.Ext(path) != ".go" || !pick(path) {

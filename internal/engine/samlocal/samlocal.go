@@ -101,7 +101,7 @@ func Open(ctx context.Context, o Options) (_ *World, err error) {
 	return w, err
 }
 
-func (w *World) sam() string { return filepath.Join(w.root, ".venv-sam", "bin", "sam") }
+func (w *World) sam() string { return filepath.Join(w.root, ".local", "sam", "bin", "sam") }
 
 func (w *World) file(name string) string { return filepath.Join(w.dir, name) }
 
