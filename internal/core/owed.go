@@ -18,10 +18,14 @@ const (
 var CheckpointPolicies = []CheckpointPolicy{CheckpointDefault, CheckpointNone, CheckpointFinished, CheckpointAlways}
 
 // owesCheckpoint reports whether the end of a run owes a checkpoint: its policy, or
-// else the installation's, asks for one, and there is a workspace that is not stored.
+// else the installation's, asks for one, and there is a workspace that is not stored; or
+// a paused run before it has left its own to it.
 func owesCheckpoint(r Run, sealed bool, installation CheckpointPolicy) bool {
 	if r.TaskARN == "" || r.Thread == "" || r.Checkpoint.Settled() {
 		return false
+	}
+	if r.Start.Owes {
+		return true
 	}
 	switch cmp.Or(r.CheckpointPolicy, installation) {
 	case CheckpointAlways:

@@ -29,6 +29,7 @@ func (s *Session) resumeParent(ctx context.Context, st *starting, child Run) err
 	}
 	child.Start.Parent = parent.RunKey.Run
 	if box != nil {
+		child.Start.Owes = finish.Owes && s.begun(over.run)
 		finish.Reclaim, finish.Owes = ReclaimNone, false
 		child.Start.Resumed = true
 		child = bound(child, *box)

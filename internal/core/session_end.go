@@ -127,7 +127,7 @@ func (s *Session) end(ctx context.Context, r Run, why EndRun) (Run, error) {
 		return Run{}, err
 	}
 	if s.spared(decided) {
-		finish.Reclaim, finish.Owes = ReclaimIdle, false
+		finish.Reclaim, finish.Owes = ReclaimIdle, decided.Start.Owes
 	}
 	return s.conclude(ctx, r, finish)
 }

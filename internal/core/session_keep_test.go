@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
 )
 
 func (c host) finish(conversation *core.ConversationPut) (core.FinishReport, error) {
@@ -619,4 +620,42 @@ func TestADebtStaysWithTheSandbox(t *testing.T) {
 		}
 		h.check()
 	})
+}
+
+// TestAPausedRunsWorkIsStoredThoughItsContinuationNeverBegins: the run that goes on has the
+// paused one's workspace, and owes it however it ends (I5).
+func TestAPausedRunsWorkIsStoredThoughItsContinuationNeverBegins(t *testing.T) {
+	for what, ends := range map[string]func(h *hosting){
+		"its host dies": func(h *hosting) { h.recover() },
+		"its host gives it up": func(h *hosting) {
+			_, err := host{h, "r", "one"}.fail()
+			h.must(err)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				h := keepingHosting(t)
+				h.ready(startOf("ask", "zero"))
+				h.fleet.Write("ask", "work\n")
+				_, err := host{h, "ask", "zero"}.interrupt()
+				h.must(err)
+				h.fleet.Exit("ask", 0)
+				ctx, dies := context.WithCancel(t.Context())
+				q := startOf("r", "one")
+				q.Parent = "ask"
+				_, err = h.session(h.store.NewProcess(mem.Faults{Before: func(_ context.Context, call string) {
+					if call == "note start" {
+						dies()
+					}
+				}})).Start(ctx, q)
+				if err == nil || h.run("ask").Status != core.Completed || h.run("r").TaskARN == "" || h.run("r").Start.AskedAt != 0 {
+					t.Fatalf("%v; ask is %s, r has task %q", err, h.run("ask").Status, h.run("r").TaskARN)
+				}
+				ends(h)
+				if r := h.run("r"); !r.Status.Terminal() || r.Checkpoint.State == core.CheckpointNotOwed {
+					t.Errorf("r is %s (%+v), checkpoint %+v; want it owed", r.Status, r.Ending, r.Checkpoint)
+				}
+			})
+		})
+	}
 }

@@ -32,6 +32,7 @@ type RunStart struct {
 	SetupAt  Millis // when the set-up was begun
 	SetUp    bool   // it is done
 	HookedAt Millis // when the ready hook had answered
+	Owes     bool   // the workspace holds what its parent would have owed: each end owes it
 }
 
 // NoteStart writes how far the start of a run is.

@@ -165,6 +165,7 @@ type startRow struct {
 	SetupAt  core.Millis       `dynamodbav:"setupAt,omitempty"`
 	SetUp    bool              `dynamodbav:"setUp,omitempty"`
 	HookedAt core.Millis       `dynamodbav:"hookedAt,omitempty"`
+	Owes     bool              `dynamodbav:"owes,omitempty"`
 }
 
 type segmentRow struct {

@@ -20,6 +20,7 @@ type actor struct {
 	kind  string // sweep, plan, reclaim, host, operator, agent, keeper
 	name  string
 	run   int           // whom it is about
+	host  string        // of a host with a session, what it calls its attachment
 	skew  time.Duration // how far its clock is ahead
 	p     *mem.Process
 	plan  map[int]mem.Fault

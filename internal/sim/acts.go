@@ -69,7 +69,13 @@ func (w *world) enter(c Choice) {
 	case OpSave, OpVerify, OpFork, OpDeleteHead, OpKeep, OpCollect, OpConverse:
 		w.enterKeeper(c, r)
 	case OpBegin, OpRenew, OpDetach, OpAttach, OpTake, OpPause, OpCancel:
-		w.enterHost(c, r)
+		if w.config.Session {
+			w.enterSession(c, r)
+		} else {
+			w.enterHost(c, r)
+		}
+	case OpContinue, OpFinish, OpFail, OpTail, OpList:
+		w.enterSession(c, r)
 	default:
 		w.enterOperator(c, r)
 	}

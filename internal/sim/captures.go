@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
 )
 
 // Announce keeps of whose workspace other systems were told.
@@ -85,7 +86,7 @@ func (w *world) judgeThreads(who string) {
 		_, stored := state.Checkpoints[key][id]
 		run := state.Runs[r.key]
 		if after.Head == id && before.Head != id && (!w.config.Keeper || w.call == "commit") {
-			if before.Lease.Owner != core.OwnerReclaim+string(r.key.Run) {
+			if owner := before.Lease.Owner; owner != core.OwnerReclaim+string(r.key.Run) && !(w.config.Session && owner == core.OwnerRun+string(r.key.Run)) {
 				w.accuse("%s publishes %s under the lease of %q (I11)", who, id, before.Lease.Owner)
 			}
 			if run.Checkpoint.State == core.CheckpointLost {
@@ -138,9 +139,32 @@ func (w *world) judgeBegin(a *actor) {
 func (w *world) judgeOwing(r *agentRun, after core.Run) {
 	began := after.Ending == nil || after.Ending.Reason != core.EndNeverStarted
 	owes := after.TaskARN != "" && (w.config.Checkpoint == core.CheckpointAlways && began || w.config.Checkpoint == core.CheckpointFinished && after.ExitCode != nil)
-	if owes != (after.Checkpoint.State == core.CheckpointOwed) {
+	owed := after.Checkpoint.State == core.CheckpointOwed
+	if w.config.Session {
+		owes = owes && after.Start.AskedAt != 0 || r.inherits
+		if w.call == "continued" && w.passesOn(r, after, owes) {
+			owes = false
+		}
+		if w.isStored(w.threadKey(r), core.CheckpointOf(r.key.Run)) {
+			owes = owed
+		}
+	}
+	if owes != owed {
 		w.accuse("run %s ends with checkpoint %+v, want it owed: %t (I5)", r.key, after.Checkpoint, owes)
 	}
+}
+
+// passesOn reports whether a run goes on for a paused one in its sandbox, and notes that it
+// owes what that one did.
+func (w *world) passesOn(r *agentRun, after core.Run, owes bool) bool {
+	for _, child := range w.runs {
+		run, err := w.store.Run(context.Background(), child.key)
+		if err == nil && run.Tenant == after.Tenant && run.Start.Parent == r.key.Run && run.TaskARN == after.TaskARN {
+			child.inherits = owes
+			return true
+		}
+	}
+	return false
 }
 
 // cross notes when one of those who settle a run's checkpoint goes on after another.
@@ -182,20 +206,46 @@ func (w *world) judgeCheckpoints() {
 		if root, err := decodeRoot(state.Blobs[stored.Manifest.Key]); there && err == nil {
 			stored.Digest = root.Content
 		}
-		there = there || w.keep.stored[core.CheckpointOf(r.key.Run)][w.threadKey(r)] && c.State == core.CheckpointDone // taken away since
+		if c.State == core.CheckpointDone && w.config.Keeper { // it may be taken away since, or a newer workspace hold this one
+			there = w.isStored(w.threadKey(r), c.ID)
+		}
 		switch {
-		case c.State != core.CheckpointNotOwed && !c.Settled():
+		case c.State != core.CheckpointNotOwed && !c.Settled() && !(w.config.Session && w.passedOn(run, state)):
 			w.accuse("run %s: what became of its checkpoint is not known: %+v (I5)", r.key, c)
-		case there != (c.State == core.CheckpointDone):
+		case there != (c.State == core.CheckpointDone) && !(there && w.config.Session && c.State == core.CheckpointNotOwed):
 			w.accuse("run %s: checkpoint %+v, and stored: %t (I5)", r.key, c, there)
-		case stored.ID != "" && run.ExitCode != nil && content != "" && stored.Digest != content: // an agent that was given up may work on
+		case stored.ID != "" && !w.config.Session && run.ExitCode != nil && content != "" && stored.Digest != content: // an agent that was given up may work on
 			w.accuse("run %s: its checkpoint is not its workspace (I5)", r.key)
-		case c.State == core.CheckpointLost && !(w.oracle.lost[r.key] && w.oracle.told[r.key] == core.CheckpointLost):
+		case c.State == core.CheckpointLost && !w.lossTold(run):
 			w.accuse("run %s lost its workspace, and nobody was told (I5)", r.key)
 		case w.oracle.storable[r.key] && c.State == core.CheckpointLost:
 			w.accuse("run %s lost its workspace, which could have been stored: %s (I5)", r.key, c.Why)
 		}
 	}
+}
+
+// passedOn reports whether a later run in the same sandbox has taken a debt over, and what
+// became of that is known.
+func (w *world) passedOn(run core.Run, state mem.State) bool {
+	for _, later := range state.Runs {
+		if run.Checkpoint.State == core.CheckpointMoved && later.Instance == run.Instance && later.StartedAt > run.StartedAt && later.Checkpoint.Settled() {
+			return true
+		}
+	}
+	return false
+}
+
+// lossTold reports whether the loss of a run's workspace was told: as its own, or as that of
+// a later run in the same sandbox.
+func (w *world) lossTold(run core.Run) bool {
+	for _, r := range w.runs {
+		if other := w.store.State().Runs[r.key]; r.key == run.RunKey || w.config.Session && other.Instance == run.Instance && other.StartedAt >= run.StartedAt {
+			if w.oracle.lost[r.key] && w.oracle.told[r.key] == core.CheckpointLost {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // noteStorable keeps whose workspace is there still, and has not failed to be stored,

@@ -66,9 +66,17 @@ func (w *world) useful(c Choice, at core.Millis) bool {
 		return th.Head != "" && !th.Lease.Live(at)
 	case OpSave:
 		th = w.oracle.threads[w.threadKey(r)]
-		return !th.Lease.Live(at) || th.Lease.Owner == string(r.key.Run)
+		return !th.Lease.Live(at) || th.Lease.Owner == w.ownerOf(r.key.Run)
 	}
 	return true
+}
+
+// ownerOf is as whom the host of a run writes its thread.
+func (w *world) ownerOf(run core.RunID) string {
+	if w.config.Session {
+		return core.OwnerRun + string(run)
+	}
+	return string(run)
 }
 
 // boxOf is the sandbox of a thread, if it has one.
@@ -95,8 +103,9 @@ func (w *world) saveByName(ctx context.Context, a *actor, key core.ThreadKey, ho
 		ThreadKey: key, ID: core.CheckpointID(fmt.Sprintf("named-%d", a.id/32%names)), Key: box.Key, Instance: box.Instance, Again: a.id%4 == 0,
 		Reason: []core.Reason{core.ReasonNamed, core.ReasonAutomatic, core.ReasonSafety}[a.id%3],
 	}
-	if lease := w.oracle.threads[key].Lease; how == 0 && lease.Owner == string(box.LatestRun) || how == 3 {
-		q.Owner = string(box.LatestRun)
+	own := w.ownerOf(box.LatestRun)
+	if lease := w.oracle.threads[key].Lease; how == 0 && lease.Owner == own || how == 3 {
+		q.Owner = own
 	}
 	report, err := w.keeper(a).Save(ctx, q)
 	switch {

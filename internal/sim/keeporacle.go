@@ -24,6 +24,9 @@ var unleased = map[string]bool{"end step": true, "doubt step": true}
 // judgeKept holds the rules of threads and their checkpoints against what a's call
 // changed.
 func (w *world) judgeKept(a *actor, call string, before, after mem.State) {
+	if w.config.Session {
+		w.judgeDriver(a, call, before, after)
+	}
 	for key, now := range after.Threads {
 		was := before.Threads[key]
 		w.judgeLease(a, call, was, now)

@@ -279,7 +279,7 @@ func (w *world) judgeEnd(r *agentRun, before, after core.Run) {
 	whole := saved == r.written || len(r.former) > 0 && !after.Transcript.Complete
 	grace := before.Ending != nil && now().Add(w.config.Skew) >= before.Ending.At.Add(w.limits.DrainGrace)
 	switch {
-	case after.Status == core.Completed && !(agent.Exited || before.Sealed != nil):
+	case after.Status == core.Completed && !(agent.Exited || before.Sealed != nil) && w.call != "continued":
 		w.accuse("run %s is completed without a sentinel (I2)", r.key)
 	case after.ExitCode != nil && r.exit != nil && *after.ExitCode != *r.exit:
 		w.accuse("run %s ends with status %d, and its agent ended with %d (I2)", r.key, *after.ExitCode, *r.exit)

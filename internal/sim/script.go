@@ -24,6 +24,7 @@ type Config struct {
 	Skew          time.Duration         // how far clocks may be off, either way
 	ListLag       time.Duration         // how long ECS does not list a task that it started
 	Keeper        bool                  `json:",omitempty"` // the keeper of checkpoints is the real one, and others ask it for things
+	Session       bool                  `json:",omitempty"` // hosts do what they do through sessions
 }
 
 // Script is one episode: an installation and everything that happens there.
@@ -96,6 +97,13 @@ const (
 	OpKeep       Op = "keep"
 	OpCollect    Op = "collect"
 	OpConverse   Op = "converse"
+
+	// Of hosts with a session, beside those above.
+	OpContinue Op = "continue" // it begins the run for a paused one of its thread
+	OpFinish   Op = "finish"
+	OpFail     Op = "fail"
+	OpTail     Op = "tail"
+	OpList     Op = "list"
 )
 
 // String writes a choice as Go source.
@@ -154,6 +162,9 @@ var usual = []weight{
 // keeping is how often the keeper is asked for something, beside.
 var keeping = []weight{{OpSave, 40}, {OpVerify, 8}, {OpFork, 40}, {OpDeleteHead, 16}, {OpKeep, 16}, {OpCollect, 40}, {OpConverse, 8}, {OpCapture, 300}}
 
+// hosting is how often hosts do what needs a session.
+var hosting = []weight{{OpBegin, 240}, {OpContinue, 60}, {OpPause, 12}, {OpFinish, 120}, {OpFail, 6}, {OpTail, 40}, {OpList, 6}, {OpRenew, 40}}
+
 // drawn makes the installation of an episode, and the maker of what happens there.
 // Each episode has its own taste: some things happen often in it, some never.
 func drawn(rng *rand.Rand) (Config, *maker) {
@@ -189,7 +200,12 @@ func (m *maker) keeps(c *Config, rng *rand.Rand) {
 	if c.Checkpoint == core.CheckpointDefault {
 		c.Checkpoint = []core.CheckpointPolicy{core.CheckpointFinished, core.CheckpointAlways}[rng.IntN(2)]
 	}
-	for _, w := range keeping {
+	weights := keeping
+	if c.Session = rng.IntN(2) == 0; c.Session {
+		weights = slices.Concat(keeping, hosting)
+		c.Idle = c.Idle || rng.IntN(4) == 0
+	}
+	for _, w := range weights {
 		w.n *= []int{0, 1, 1, 3}[rng.IntN(4)]
 		m.weights = append(m.weights, w)
 		m.total += w.n
@@ -233,11 +249,36 @@ func (m *maker) choice(w *world) Choice {
 			a := busy[m.rng.IntN(len(busy))]
 			return Choice{Op: OpGo, ID: a.id, N: m.burst(w, a), Fault: m.fault(a)}
 		}
+		if w.config.Session && (c.Op == OpContinue || c.Op == OpBegin && m.rng.IntN(2) == 0) { // few can
+			for _, r := range w.runs {
+				if w.can(c.Op, r, false) && (c.Op == OpContinue || w.oracle.threads[w.threadKey(r)].Head != "") {
+					c.Run = r.n
+				}
+			}
+		}
 		again := m.rng.IntN(8) == 0 // what has been done is done again
 		if c.Op != OpGo && w.can(c.Op, w.runs[c.Run], again) {
 			if c.N = m.number(c.Op); again || w.useful(c, now()) {
+				m.follow(w, c)
 				return c
 			}
+		}
+	}
+}
+
+// follow draws what comes of a choice at once: a run that is paused is gone on for by
+// another of its thread, if there is one that has not begun.
+func (m *maker) follow(w *world, c Choice) {
+	if c.Op != OpPause || !w.config.Session || m.rng.IntN(2) == 0 {
+		return
+	}
+	for _, r := range w.runs {
+		if w.threadKey(r) == w.threadKey(w.runs[c.Run]) && w.oracle.seen[r.key].Epoch == 0 {
+			m.ids++
+			m.next = []Choice{
+				{Op: OpGo, ID: c.ID, N: 40}, {Op: OpContinue, ID: m.ids, Run: r.n}, {Op: OpGo, ID: m.ids, N: m.among(3, 6, 10, 40, 40)},
+			}
+			return
 		}
 	}
 }
@@ -312,7 +353,7 @@ func (m *maker) number(op Op) int {
 		return m.among(0, 0, 1, 1, 1, 2, 4, 6, 8)
 	case OpDeliver:
 		return m.among(0, 0, 0, 1, 2, 3)
-	case OpStopped, OpBegin, OpRenew, OpDetach, OpAttach, OpTake, OpPause:
+	case OpStopped, OpBegin, OpRenew, OpDetach, OpAttach, OpTake, OpPause, OpContinue, OpFinish, OpFail, OpTail, OpList:
 		return m.among(0, 0, 0, 0, 0, 0, 0, 1)
 	case OpHold:
 		return m.among(20, 60, 300, 900)
@@ -347,7 +388,17 @@ func (w *world) can(op Op, r *agentRun, again bool) bool {
 		return slices.ContainsFunc(w.sent, func(m message) bool { return m.run == r.key.Run && (again || m.times == 0 && w.due(m)) })
 	case OpApply:
 		return len(w.plan) > 0
+	case OpContinue:
+		_, paused := w.pausedBefore(r)
+		return w.config.Session && (again || paused && seen.Epoch == 0)
+	case OpFinish:
+		return w.config.Session && seen.Epoch != 0 && (again || !seen.Status.Terminal() && !w.fleet.Alive(r.key.Run) && seen.Start.ReadyAt != 0)
+	case OpFail, OpTail, OpList:
+		return w.config.Session && seen.Epoch != 0 && (again || !seen.Status.Terminal())
 	case OpBegin:
+		if w.config.Session {
+			return again || !seen.Status.Terminal() && seen.Start.ReadyAt == 0
+		}
 		return again || seen.Epoch <= 1 && (seen.TaskARN == "" || w.config.Keeper && !w.begun(r, seen)) && !seen.Status.Terminal()
 	case OpDetach:
 		return seen.Row == core.RowLapse || seen.Row == core.RowDetached && again
@@ -405,6 +456,11 @@ func (m *maker) fault(a *actor) mem.Fault {
 	if m.rng.Float64() >= share {
 		return mem.None
 	}
+	return m.faulty()
+}
+
+// faulty draws a fault.
+func (m *maker) faulty() mem.Fault {
 	return []mem.Fault{mem.NotLanded, mem.AnswerLost, mem.StopBefore, mem.StopAfter}[m.rng.IntN(4)]
 }
 

@@ -112,12 +112,12 @@ func TestScripts(t *testing.T) {
 // TestSimulation is what every build tries: the same episodes each time. It fails, too,
 // where they do not come to what they are for.
 func TestSimulation(t *testing.T) {
-	met := simulate(t, 1, int(number(t, "SIM_STEPS", 100_000)))
+	met := simulate(t, 1, int(number(t, "SIM_STEPS", 150_000)))
 	for _, what := range slices.Sorted(maps.Keys(met)) {
 		t.Logf("%6d %s", met[what], what)
 	}
 	for _, what := range common {
-		if met[what] == 0 && !t.Failed() {
+		if met[what] == 0 && !t.Failed() && os.Getenv("SIM_SHRINK") != "no" { // a broken place of the code may keep it away
 			t.Errorf("it never happens: %s", what)
 		}
 	}
@@ -126,11 +126,15 @@ func TestSimulation(t *testing.T) {
 // common is what so many steps come to, whatever is drawn first.
 var common = []string{
 	"save done", "save refused: writer-conflict", "save refused: duplicate-id", "save refused: step-busy", "capture ended",
-	"a pack of the parent is used again", "a pack of a cut capture is used again", "a pack is named from memory", "hand-in refused: token-dead",
-	"restore ended", "restored before the agent begins", "verify ended", "fork of 1", "fork of 2", "fork of 3",
-	"fork refused: fork-destination-not-empty", "fork refused: writer-conflict", "head deleted", "delete refused: writer-conflict", "old checkpoints taken away",
+	"a pack of the parent is used again", "a pack of a cut capture is used again", "hand-in refused: invalid-entry", "restore ended", "verify ended",
+	"fork of 1", "fork of 2", "fork of 3", "fork refused: fork-destination-not-empty", "head deleted", "old checkpoints taken away",
 	"collection planned", "objects collected", "collect refused: writer-conflict", "collect refused: writer-lost", "unpinned",
 	"conversation saved", "conversation refused: stale-conversation", "a host waits for a collector",
+	"ready created", "ready resumed", "start waits: launch", "start waits: reclaim", "start waits: restore",
+	"start waits: writer", "begin refused: thread-busy", "begin refused: attached-elsewhere", "begin refused: writer-conflict", "begin refused: cancel-requested",
+	"attach", "takeover", "renew", "renew refused: claim-lost", "renew refused: writer-lost", "detach", "interrupt", "continue",
+	"continue refused: attached-elsewhere", "cancel", "fail", "finished", "finished with a checkpoint", "finishing checkpoint",
+	"finish refused: still-producing", "tail", "tailed to the end", "list",
 }
 
 // TestSimulationAfresh tries episodes that nobody has seen.

@@ -204,6 +204,14 @@ func (s skewed) Objects(ctx context.Context, prefix string) ([]core.ObjectInfo, 
 	return back(s, all, err)
 }
 
+func (s skewed) Resume(ctx context.Context, t core.Resumed) error {
+	return s.transact(func() error { return s.Process.Resume(ctx, moved(t, s.by)) })
+}
+
+func (s skewed) Continue(ctx context.Context, t core.Continued) error {
+	return s.transact(func() error { return s.Process.Continue(ctx, moved(t, s.by)) })
+}
+
 // transact carries out a transaction, and once more as sent does.
 func (s skewed) transact(do func() error) error {
 	_, err := sent(s, func() (struct{}, error) { return struct{}{}, do() })

@@ -69,6 +69,9 @@ type agentRun struct {
 	last    int // who settled its checkpoint last
 	crossed int // the call in which another than before began to
 
+	parent   core.RunID // the paused run that it goes on for
+	inherits bool       // it has that one's workspace, and owes it
+
 	rowOf core.InstanceID // its instance whose ledger row was seen first
 	rowAt int             // at this call
 }
