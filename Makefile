@@ -5,6 +5,7 @@
 .DELETE_ON_ERROR:
 SHELL := /bin/sh
 
+comma := ,
 FUNCTIONS := $(notdir $(wildcard functions/*))
 # The same bytes from the same code: the hash of a binary names its deploy.
 GOBUILD   := CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags lambda.norpc -ldflags '-s -w'
@@ -110,6 +111,22 @@ synth: cdk.out/aws/manifest.json ## Synthesize the stack, to cdk.out/aws
 .PHONY: synth-local
 synth-local: cdk.out/local/manifest.json ## Synthesize the stack's local variant, to cdk.out/local
 
+# A bundle is a plain template and the zips that it takes from a bucket.
+define bundle
+	@rm -rf $(1) $(2)
+	@cd infra && CDK_CONTEXT_JSON='$(3)' CDK_OUTDIR=../$(2) go run .
+	@cp $(2)/*.template.json $(1)/
+endef
+
+.PHONY: bundle
+bundle: dist/bundle/sandkeeper.template.json ## Make a plain CloudFormation template and zips, to dist/bundle
+
+dist/bundle/sandkeeper.template.json: $(STACK) $(FUNCTIONS:%=dist/%/bootstrap)
+	$(call bundle,$(@D),cdk.out/bundle,{"bundle":"../$(@D)"})
+
+dist/bundle-local/sandkeeper.template.json: $(STACK) $(FUNCTIONS:%=dist/local/%/bootstrap)
+	$(call bundle,$(@D),cdk.out/bundle-local,{"local":true$(comma)"bundle":"../$(@D)"})
+
 .PHONY: lint
 lint: .local/lint/.ready synth ## Check the synthesized template with cfn-lint, offline
 	@.local/lint/bin/cfn-lint cdk.out/aws/*.template.json
@@ -131,7 +148,7 @@ check: ## Format, vet, fix, staticcheck, tidy: both modules, cheapest first; the
 	@$(MAKE) --no-print-directory lint
 
 .PHONY: test
-test: setup synth-local ## Run every test, against the local engine where one is needed
+test: setup synth-local dist/bundle-local/sandkeeper.template.json ## Run every test, against the local engine where one is needed
 	go test $(RACE) -shuffle=on -timeout 20m ./...
 	go test -count=1 -timeout 10m -run "^TestExploration$$" -v ./internal/core
 	cd infra && go test -shuffle=on -timeout 10m ./...

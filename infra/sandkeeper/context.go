@@ -12,7 +12,7 @@ import (
 // CLI passes context as text, CDK_CONTEXT_JSON as JSON; either will do.
 //
 // Context: install (name of the installation), dist (directory with
-// <function>/bootstrap), sandboxImage (image of the sample task definition), mode
+// <function>/bootstrap), bundle (directory for zips beside a plain template), sandboxImage (image of the sample task definition), mode
 // (observe or enforce), onCheckpointFailure (hold or release), checkpointConcurrency,
 // toolsConcurrency, hostFunctions (names or ARNs, between commas),
 // keepCheckpoints, eventBus (name of the bus that hears what becomes of runs), tenants,
@@ -27,6 +27,7 @@ func FromContext(app awscdk.App) Props {
 	return Props{
 		Install:               c.text("install"),
 		Dist:                  c.text("dist"),
+		Bundle:                c.text("bundle"),
 		SandboxImage:          c.text("sandboxImage"),
 		Mode:                  c.text("mode"),
 		OnFailure:             c.text("onCheckpointFailure"),

@@ -77,6 +77,8 @@ type Keeper struct {
 	alarms       []awscloudwatch.Alarm
 	dashboard    awscloudwatch.Dashboard
 	endpoints    map[names.Key]*string
+	codeBucket   awss3.IBucket // of a bundle
+	codePrefix   string
 }
 
 // NewStack makes a stack that holds one installation and nothing else.
@@ -85,6 +87,7 @@ func NewStack(app constructs.Construct, p Props) awscdk.Stack {
 	props := &awscdk.StackProps{
 		StackName:   &p.Install,
 		Description: new("Sandkeeper: the end of life of AI-agent sandboxes on Fargate"),
+		Synthesizer: p.synthesizer(),
 	}
 	switch {
 	case p.Local:
@@ -141,14 +144,10 @@ func (k *Keeper) localEndpoints() map[names.Key]*string {
 	if !k.props.Local {
 		return nil
 	}
-	parameter := func(id string) *string {
-		p := awscdk.NewCfnParameter(k.Construct, &id, &awscdk.CfnParameterProps{AllowedPattern: new(loopback)})
-		p.OverrideLogicalId(&id)
-		return p.ValueAsString()
-	}
+	own := &awscdk.CfnParameterProps{AllowedPattern: new(loopback)}
 	return map[names.Key]*string{
-		names.EndpointURL:    parameter(names.ParamEndpoint),
-		names.EndpointURLECS: parameter(names.ParamEndpointECS),
+		names.EndpointURL:    k.parameter(names.ParamEndpoint, own),
+		names.EndpointURLECS: k.parameter(names.ParamEndpointECS, own),
 	}
 }
 

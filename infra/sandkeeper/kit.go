@@ -3,8 +3,6 @@ package sandkeeper
 import (
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -52,10 +50,7 @@ func (k *Keeper) function(spec functionSpec) awslambda.Function {
 		panic(err)
 	}
 	id := string(spec.name)
-	code := filepath.Join(p.Dist, id)
-	if _, err := os.Stat(filepath.Join(code, "bootstrap")); err != nil {
-		panic(fmt.Errorf("function %s: no binary, run make build: %w", id, err))
-	}
+	code := k.code(spec.name)
 	name := deployedName(p, spec.name)
 	logs := awslogs.NewLogGroup(scope, new(id+"-logs"), &awslogs.LogGroupProps{
 		LogGroupName:  new("/aws/lambda/" + name),
@@ -78,7 +73,7 @@ func (k *Keeper) function(spec functionSpec) awslambda.Function {
 		Runtime:       awslambda.Runtime_PROVIDED_AL2023(),
 		Architecture:  awslambda.Architecture_ARM_64(),
 		Handler:       new("bootstrap"),
-		Code:          awslambda.Code_FromAsset(&code, nil),
+		Code:          code,
 		Timeout:       duration(spec.timeout),
 		MemorySize:    &spec.memoryMB,
 		Environment:   environment(spec.env, spec.local),

@@ -15,7 +15,10 @@ type Props struct {
 	Install string
 	// Dist is the directory with <function>/bootstrap. Default: dist beside the module, with
 	// Local dist/local.
-	Dist         string
+	Dist string
+	// Bundle is a directory for a zip of each function. The template then takes them from a
+	// bucket that its parameters name, and needs neither CDK nor its bootstrap stack.
+	Bundle       string
 	SandboxImage string // image of the sample task definition
 	// Mode is one of names.Values: it holds until an operator sets a mode. Default: observe,
 	// since what a first deploy would do is to be seen before it does it; with Local enforce.

@@ -194,7 +194,7 @@ func objects(out engine.Outputs) []string {
 
 func queues(out engine.Outputs) []string {
 	var all []string
-	for _, o := range []names.Output{names.OutReclaimQueue, names.OutDeadLetterQueue, names.OutShardQueue, names.OutShardDead} {
+	for _, o := range []names.Output{names.OutReclaimQueue, names.OutDeadLetterQueue, names.OutShardQueue, names.OutShardDead, names.OutEventDead} {
 		all = append(all, "arn:aws:sqs:"+engine.Region+":"+engine.Account+":"+last(out[o], "/"))
 	}
 	return all
@@ -376,7 +376,7 @@ func listVersions(ctx context.Context, c caller, resource string) error {
 
 // queueURL is the URL of the queue of an ARN.
 func (c caller) queueURL(resource string) *string {
-	for _, o := range []names.Output{names.OutReclaimQueue, names.OutDeadLetterQueue, names.OutShardQueue, names.OutShardDead} {
+	for _, o := range []names.Output{names.OutReclaimQueue, names.OutDeadLetterQueue, names.OutShardQueue, names.OutShardDead, names.OutEventDead} {
 		if last(c.out[o], "/") == last(resource, ":") {
 			return new(c.out[o])
 		}
