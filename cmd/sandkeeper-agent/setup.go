@@ -43,13 +43,17 @@ func (w *work) setup(ctx context.Context) error {
 	if w.job.Dir, err = workspaceOf(w.job.Dir); err != nil {
 		return err
 	}
-	if err := leaveSecrets(w.job.Values); err != nil {
+	if err := secretPlace().Leave(w.job.Values); err != nil {
 		return err
 	}
 	options := setup.Options{
 		Plan: plan, Dir: w.job.Dir, Steps: filepath.Join(w.claim.dir, "steps"), Note: w.noteStep, Log: os.Stderr, Env: wrapper.InitEnvironment(),
 	}
 	if err := w.secrets(plan, &options); err != nil {
+		return err
+	}
+	// Those of the container's environment too: who watches the workspace knows no names.
+	if err := secretPlace().Leave(options.Secrets); err != nil {
 		return err
 	}
 	if options.User, err = wrapper.InitCredential(); err != nil {

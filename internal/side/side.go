@@ -19,9 +19,11 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/mcptools"
 	"github.com/sandkeeper/sandkeeper/internal/policy"
+	"github.com/sandkeeper/sandkeeper/internal/secretdir"
 	"github.com/sandkeeper/sandkeeper/internal/toolwire"
 	"github.com/sandkeeper/sandkeeper/internal/transfer"
 	"github.com/sandkeeper/sandkeeper/internal/watch"
+	"github.com/sandkeeper/sandkeeper/internal/workspace"
 )
 
 // Grace is how long after a run's end its wrapper waits for a companion, all in all;
@@ -230,17 +232,38 @@ func (c *companion) watch(ctx context.Context) (done <-chan struct{}, stop func(
 		return over, func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
+	watching := sync.OnceFunc(func() { c.say(Said{Watching: true}) })
 	go func() {
 		defer close(over)
+		defer watching() // nobody waits for what cannot be
 		err := watch.Run(ctx, watch.Config{
 			Root: cmp.Or(c.Watch.Root, c.Root), Exclude: c.Watch.Exclude, MaxDiffBytes: c.Watch.MaxDiffBytes, Baseline: c.Watch.Baseline,
-			Out: cmp.Or(c.Watch.Out, c.Files), MaxBytes: c.Watch.MaxBytes, Logger: c.log,
+			Out: cmp.Or(c.Watch.Out, c.Files), MaxBytes: c.Watch.MaxBytes, Logger: c.log, Redact: c.redact(), Ready: watching,
 		})
 		if err != nil {
 			c.log.Error("watch", "err", err)
 		}
 	}()
 	return over, cancel
+}
+
+// redact blanks the secrets that the set-up left. Where they cannot be read no content is
+// written down at all: everything is blanked.
+func (c *companion) redact() func([]byte) bool {
+	values, err := secretdir.At(os.Environ()).All()
+	var secrets []workspace.Secret
+	for name, value := range values {
+		secrets = append(secrets, workspace.Secret{Name: name, Value: value})
+	}
+	var r *workspace.Redactor
+	if err == nil {
+		r, err = workspace.NewRedactor(secrets, []string{workspace.FormBase64, workspace.FormURL})
+	}
+	if err != nil {
+		c.log.Error("read secrets", "err", err)
+		return func(data []byte) bool { clear(data); return true }
+	}
+	return r.Redact
 }
 
 // push has the journal copied into the spool; it is told where the journal ends.

@@ -38,6 +38,8 @@ type Told struct {
 // Said is what a companion says.
 type Said struct {
 	Ready *Ready `json:"ready,omitempty"`
+	// Watching says that from here on every change of a file is told, or that none will be.
+	Watching bool `json:"watching,omitempty"`
 	// Drained says that every change of a file that was made before the end is told.
 	Drained bool `json:"drained,omitempty"`
 }

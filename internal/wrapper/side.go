@@ -244,24 +244,33 @@ func (c *companion) hear(most time.Duration, is func(side.Said) bool) bool {
 	}
 }
 
-// beginSide starts the companion, waits for tools that the agent is to find, and returns what
-// goes into the agent's environment.
+// beginSide starts the companion, waits for tools that the agent is to find, and for a watch
+// that is to miss nothing, and returns what goes into the agent's environment.
 func (w *wrapping) beginSide() []string {
 	if w.side == nil {
 		return nil
 	}
 	w.side.start()
-	if len(w.Side.Tools) == 0 && w.Side.Policy == nil || w.side.said == nil {
+	serves := len(w.Side.Tools) > 0 || w.Side.Policy != nil
+	if !serves && w.Side.Watch == nil || w.side.said == nil {
 		return nil
 	}
 	var ready side.Ready
-	if !w.side.hear(sideReady, func(s side.Said) bool {
+	watching := w.Side.Watch == nil
+	w.side.hear(sideReady, func(s side.Said) bool {
+		watching = watching || s.Watching
 		if s.Ready != nil {
 			ready = *s.Ready
 		}
-		return s.Ready != nil
-	}) {
-		w.side.note("it serves no tools: the agent begins without")
+		return watching && (!serves || ready.URL != "")
+	})
+	if !watching {
+		w.side.note("it watches no files yet: the agent begins all the same")
+	}
+	if ready.URL == "" {
+		if serves {
+			w.side.note("it serves no tools: the agent begins without")
+		}
 		return nil
 	}
 	w.side.config.Addr, w.side.config.Token = ready.Addr, ready.Token
