@@ -171,7 +171,7 @@ fuzz: ## Run every fuzzer for FUZZTIME (20s)
 	@FUZZTIME=$(FUZZTIME) sh scripts/fuzz.sh
 
 .PHONY: bench
-bench: build build-local ## Measure what is promised in figures, to bench.json
+bench: setup build synth-local ## Measure what is promised in figures, to bench.json
 	@cd internal/bench && go test -count=1 -timeout 25m -run '^TestFigures$$' -figures ../../bench.json
 
 .PHONY: deploy-local

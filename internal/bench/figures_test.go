@@ -95,6 +95,7 @@ var parts = []part{
 	{"checkpoints of small files", false, ofSmallFiles},
 	{"checkpoints of modules", false, ofModules},
 	{"agent", false, agentSizes},
+	{"tool calls", false, toolCalls},
 }
 
 // TestFigures fails only for a figure that could not be measured: one that misses its

@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"archive/zip"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -13,12 +12,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/service/lambda"
-	"github.com/aws/aws-sdk-go-v2/service/lambda/types"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -29,46 +25,17 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/toolwire"
 )
 
-// exampleTool deploys the tools of the example, once, and returns the function's name.
+// exampleTool deploys the tools of the example and returns the function's name.
 func (in *installation) exampleTool(t *testing.T) string {
 	t.Helper()
-	name := in.out[names.OutInstall] + "-example-tool"
-	exampleOnce.Do(func() { exampleErr = in.deployExample(name) })
-	if errors.Is(exampleErr, os.ErrNotExist) && os.Getenv("CI") == "" {
+	name, err := in.DeployExampleTool(t.Context(), filepath.Join("..", ".."))
+	if errors.Is(err, os.ErrNotExist) && os.Getenv("CI") == "" {
 		t.Skip("no example tool, run make build-local")
 	}
-	if exampleErr != nil {
-		t.Fatal(exampleErr)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return name
-}
-
-var (
-	exampleOnce sync.Once
-	exampleErr  error
-)
-
-func (in *installation) deployExample(name string) error {
-	binary, err := os.ReadFile(filepath.Join("..", "..", "dist", "local", "example-tool", "bootstrap"))
-	if err != nil {
-		return err
-	}
-	var code bytes.Buffer
-	w := zip.NewWriter(&code)
-	header := &zip.FileHeader{Name: "bootstrap", Method: zip.Deflate}
-	header.SetMode(0o755)
-	file, err := w.CreateHeader(header)
-	if err == nil {
-		_, err = file.Write(binary)
-	}
-	if err := errors.Join(err, w.Close()); err != nil {
-		return err
-	}
-	_, err = in.functions.CreateFunction(context.Background(), &lambda.CreateFunctionInput{
-		FunctionName: &name, Runtime: types.RuntimeProvidedal2023, Handler: new("bootstrap"), Timeout: new(int32(150)),
-		Role: new("arn:aws:iam::000000000000:role/example"), Code: &types.FunctionCode{ZipFile: code.Bytes()},
-	})
-	return err
 }
 
 // toolsClient is what has a bearer's side of the deployed function's URL.
