@@ -14,6 +14,7 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/ebout"
 	"github.com/sandkeeper/sandkeeper/internal/ecstask"
 	"github.com/sandkeeper/sandkeeper/internal/lambdacheckpoint"
+	"github.com/sandkeeper/sandkeeper/internal/lambdafn"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
@@ -34,14 +35,16 @@ func wire(b *boot.Boot) *core.Reclaimer {
 	boxes := ddb.NewSandboxes(db, b.Get(names.SandboxesTable))
 	tasks := &ecstask.Tasks{ECS: ecs.NewFromConfig(b.AWS)}
 	limits := b.Limits
+	functions := awslambda.NewFromConfig(b.AWS)
 	return &core.Reclaimer{
 		Runs: ddb.NewRuns(db, b.Get(names.RunsTable)), Sandboxes: boxes, Ledger: boxes, Controls: core.ModeDefault{Controls: boxes, Mode: core.Mode(b.Get(names.Mode))},
 		Transactions: ddb.NewTransactions(db, b.Get(names.RunsTable), b.Get(names.SandboxesTable)), Breaker: boxes, Tasks: tasks, Stopper: tasks,
 		Threads: ddb.NewThreads(db, b.Get(names.CheckpointsTable)),
 		Checkpoints: &lambdacheckpoint.Caller{
-			Lambda: awslambda.NewFromConfig(b.AWS), Function: b.Get(names.CheckpointFunction), Timeout: limits.CaptureCall,
+			Lambda: functions, Function: b.Get(names.CheckpointFunction), Timeout: limits.CaptureCall,
 		},
 		Announcer: ebout.New(eventbridge.NewFromConfig(b.AWS), b.Get(names.EventBus)),
+		Functions: &lambdafn.Functions{Lambda: functions, Allowed: lambdafn.Allowed(b.Get(names.HostFunctions))}, Logger: b.Log,
 		OnFailure: onFailure[b.Get(names.OnFailure)],
 		Provider:  ecstask.Provider, Limits: limits,
 	}

@@ -5,6 +5,7 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/aws/aws-lambda-go/lambda"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
@@ -49,12 +50,16 @@ func session(b *boot.Boot) *core.Session {
 	exec := ecsexec.New(b.AWS)
 	functions, hosts := awslambda.NewFromConfig(b.AWS), lambdafn.Allowed(b.Get(names.HostFunctions))
 	blobs := s3blob.NewObjects(s3.NewFromConfig(b.AWS), b.Get(names.LogBucket))
+	quota, err := strconv.Atoi(b.Get(names.SandboxesPerTenant))
+	if err != nil || quota < 0 {
+		panic(fmt.Errorf("boot session: sandboxes per tenant: want a whole number from 0 on, got %.20q", b.Get(names.SandboxesPerTenant)))
+	}
 	return &core.Session{
 		Launcher: &core.Launcher{
 			Runs: runs, Sandboxes: boxes, Ledger: boxes, Transactions: transactions, Tasks: tasks, Describer: tasks,
 			Agents: core.JournalStarter{Exec: exec, Format: core.DefaultJournal},
 			Queue:  sqsout.New(sqs.NewFromConfig(b.AWS), b.Get(names.ReclaimQueue)), Threads: ddb.NewThreads(db, b.Get(names.CheckpointsTable)),
-			Announcer: ebout.New(eventbridge.NewFromConfig(b.AWS), b.Get(names.EventBus)), Limits: limits, Install: b.Get(names.Install),
+			Announcer: ebout.New(eventbridge.NewFromConfig(b.AWS), b.Get(names.EventBus)), Limits: limits, Install: b.Get(names.Install), Quota: quota,
 		},
 		Binds: transactions, Controls: boxes, Notes: runs, Definitions: boxes, History: ddb.NewHistory(db, b.Get(names.RunsTable)),
 		Log: &core.LogWriter{

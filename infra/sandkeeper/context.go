@@ -15,6 +15,7 @@ import (
 // <function>/bootstrap), bundle (directory for zips beside a plain template), sandboxImage (image of the sample task definition), mode
 // (observe or enforce), onCheckpointFailure (hold or release), checkpointConcurrency,
 // toolsConcurrency, hostFunctions (names or ARNs, between commas),
+// secretArns (ARNs, between commas), sandboxesPerTenant,
 // keepCheckpoints, eventBus (name of the bus that hears what becomes of runs), tenants,
 // vpc and subnets (ids of what is there), securityGroup, cluster (name of one that is
 // there), taskFamilies, taskRoles (ARNs), taskTags (key=value), scheduleMinutes, runTTL,
@@ -36,6 +37,8 @@ func FromContext(app awscdk.App) Props {
 		CheckpointConcurrency: c.text("checkpointConcurrency"),
 		ToolsConcurrency:      c.text("toolsConcurrency"),
 		HostFunctions:         c.text("hostFunctions"),
+		SecretARNs:            c.text("secretArns"),
+		SandboxesPerTenant:    c.text("sandboxesPerTenant"),
 		KeepCheckpoints:       c.text("keepCheckpoints"),
 		VPC:                   c.text("vpc"),
 		Subnets:               c.list("subnets"),

@@ -388,12 +388,16 @@ func concurrency(context, given string) *float64 {
 	return new(float64(n))
 }
 
-// keepCheckpoints panics, and so fails the synthesis, for what is no number: the function
-// would not start.
+// keepCheckpoints is how many checkpoints of a thread are kept.
 func (k *Keeper) keepCheckpoints() *string {
-	given := k.props.KeepCheckpoints
+	return number("keepCheckpoints", k.props.KeepCheckpoints)
+}
+
+// number panics, and so fails the synthesis, for what is no number: the function would not
+// start.
+func number(name, given string) *string {
 	if _, err := strconv.ParseUint(given, 10, 31); err != nil {
-		panic(fmt.Errorf("context keepCheckpoints: want a whole number of at least 0, got %q", given))
+		panic(fmt.Errorf("context %s: want a whole number of at least 0, got %q", name, given))
 	}
 	return &given
 }
@@ -409,6 +413,7 @@ func (k *Keeper) reclaim(checkpoint awslambda.Function) awslambda.Function {
 			names.SandboxesTable:     k.sandboxes.TableName(),
 			names.CheckpointsTable:   k.checkpoints.TableName(),
 			names.CheckpointFunction: checkpoint.FunctionName(),
+			names.HostFunctions:      new(strings.Join(k.hostFunctions(), ",")),
 			names.EventBus:           &k.props.EventBus,
 			names.Install:            &k.props.Install,
 			names.Limits:             k.limitsText(),
@@ -473,6 +478,7 @@ func (k *Keeper) session(reap, checkpoint awslambda.Function) awslambda.Function
 			names.Install:            &k.props.Install,
 			names.Limits:             k.limitsText(),
 			names.Tenants:            &k.props.Tenants,
+			names.SandboxesPerTenant: number("sandboxesPerTenant", k.props.SandboxesPerTenant),
 		},
 		local: k.endpoints,
 		grants: append(k.sessionGrants(checkpoint), grant{

@@ -476,7 +476,7 @@ func TestContextListsTheFunctionsOfTheHost(t *testing.T) {
 	const foreign = "arn:aws:lambda:eu-west-1:123456789012:function:shared:live"
 	listing := synthesize(t.TempDir(), dir, map[string]any{"hostFunctions": "search, tickets:3," + foreign})
 	own := "lambda:InvokeFunction arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:"
-	for _, f := range []names.Function{names.Tools, names.Session} {
+	for _, f := range []names.Function{names.Tools, names.Session, names.Reclaim} {
 		listed := func(of template) any {
 			return at(of.one(t, "AWS::Lambda::Function", string(f)).Properties, "Environment", "Variables", string(names.HostFunctions))
 		}
@@ -488,6 +488,37 @@ func TestContextListsTheFunctionsOfTheHost(t *testing.T) {
 		slices.Sort(want)
 		slices.Sort(got)
 		same(t, string(f)+" may", got, want)
+	}
+}
+
+// TestContextSaysWhatSessionMayRead, each by its ARN.
+func TestContextSaysWhatSessionMayRead(t *testing.T) {
+	dir := t.TempDir()
+	for _, f := range names.Functions {
+		writeBinary(dir, f)
+	}
+	const secret = "arn:aws:secretsmanager:eu-west-1:123456789012:secret:git-AbCdEf"
+	const parameter, role = "arn:aws:ssm:eu-west-1:123456789012:parameter/app/key", "arn:aws:iam::123456789012:role/coder"
+	given := synthesize(t.TempDir(), dir, map[string]any{"secretArns": secret + ", " + parameter, "sandboxesPerTenant": "7"})
+	want := append(slices.Clone(ships["session-role"]), "secretsmanager:GetSecretValue "+secret, "ssm:GetParameter "+parameter)
+	got := grants(t, given.one(t, "AWS::IAM::Role", "session-role"))
+	slices.Sort(want)
+	slices.Sort(got)
+	same(t, "session may", got, want)
+	quota := func(of template) any {
+		return at(of.one(t, "AWS::Lambda::Function", string(names.Session)).Properties, "Environment", "Variables", string(names.SandboxesPerTenant))
+	}
+	same(t, "quota", quota(given), "7")
+	same(t, "quota without context", quota(production), "0")
+	for _, bad := range []string{"*", secret + "*", secret + ",,", role} {
+		func() {
+			defer func() {
+				if said := fmt.Sprint(recover()); !strings.Contains(said, "context secretArns: want ARNs") {
+					t.Errorf("%q: said %q", bad, said)
+				}
+			}()
+			(&Keeper{props: Props{SecretARNs: bad}}).readsSecrets()
+		}()
 	}
 }
 

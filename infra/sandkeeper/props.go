@@ -33,6 +33,12 @@ type Props struct {
 	// HostFunctions are the names or ARNs, between commas, of the functions that may be
 	// tools and hooks of definitions. Default: none; with Local the example's.
 	HostFunctions string
+	// SecretARNs are the secrets of Secrets Manager and the parameters of Systems Manager,
+	// between commas, that session may read for definitions. Default: none.
+	SecretARNs string
+	// SandboxesPerTenant is a whole number: how many sandboxes a tenant may have at once. 0:
+	// any number.
+	SandboxesPerTenant string
 	// KeepCheckpoints is a whole number: how many of a thread's newest checkpoints outlive
 	// the day, beside the named ones. 0: all.
 	KeepCheckpoints string
@@ -100,6 +106,7 @@ func (p Props) complete() Props {
 	p.OnFailure = cmp.Or(p.OnFailure, names.FailureHold)
 	p.EventBus = cmp.Or(p.EventBus, "default")
 	p.Tenants = cmp.Or(p.Tenants, `{"":["-"]}`)
+	p.SandboxesPerTenant = cmp.Or(p.SandboxesPerTenant, "0")
 	p.KeepCheckpoints = cmp.Or(p.KeepCheckpoints, "0")
 	p.ScheduleMinutes = cmp.Or(p.ScheduleMinutes, 1)
 	p.LogDays = cmp.Or(p.LogDays, 30)

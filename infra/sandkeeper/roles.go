@@ -2,8 +2,10 @@ package sandkeeper
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/aws/aws-cdk-go/awscdk/v2"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
@@ -106,7 +108,7 @@ func (k *Keeper) checkpointGrants() []grant {
 }
 
 func (k *Keeper) reclaimGrants(checkpoint awslambda.Function) []grant {
-	return []grant{{
+	return append(k.invokesHost(), []grant{{
 		actions: []string{"lambda:InvokeFunction"}, resources: []*string{checkpoint.FunctionArn()},
 	}, {
 		// The writer lease of the thread whose workspace is owed.
@@ -125,7 +127,43 @@ func (k *Keeper) reclaimGrants(checkpoint awslambda.Function) []grant {
 	}, {
 		actions: []string{"ecs:DescribeTasks", "ecs:StopTask"}, resources: []*string{k.tasks()},
 		conditions: k.tagged(),
-	}, consumes(k.jobs), k.announces()}
+	}, consumes(k.jobs), k.announces()}...)
+}
+
+// secretARN is what may be listed: never a pattern.
+var secretARN = regexp.MustCompile(`^arn:aws[a-z-]*:(secretsmanager:[a-z0-9-]+:[0-9]{12}:secret:|ssm:[a-z0-9-]+:[0-9]{12}:parameter/)[A-Za-z0-9/_+=.@-]{1,512}$`)
+
+// listed reads a list of ARNs between commas. It panics, and so fails the synthesis, for
+// anything else.
+func listed(name, given string, want *regexp.Regexp) []*string {
+	var all []*string
+	for text := range strings.SplitSeq(given, ",") {
+		if text = strings.TrimSpace(text); text == "" && given == "" {
+			continue
+		}
+		if !want.MatchString(text) {
+			panic(fmt.Errorf("context %s: want ARNs between commas, got %q", name, text))
+		}
+		all = append(all, &text)
+	}
+	return all
+}
+
+// readsSecrets is reading the values that definitions name, those alone that are listed.
+func (k *Keeper) readsSecrets() []grant {
+	by := map[string][]*string{}
+	for _, arn := range listed("secretArns", k.props.SecretARNs, secretARN) {
+		action := "ssm:GetParameter"
+		if strings.Contains(*arn, ":secretsmanager:") {
+			action = "secretsmanager:GetSecretValue"
+		}
+		by[action] = append(by[action], arn)
+	}
+	var out []grant
+	for _, action := range slices.Sorted(maps.Keys(by)) {
+		out = append(out, grant{actions: []string{action}, resources: by[action]})
+	}
+	return out
 }
 
 // spooled is to read what sandboxes have spooled, found by listing under a run's prefix.
@@ -139,7 +177,7 @@ func (k *Keeper) spooled() []grant {
 }
 
 func (k *Keeper) sessionGrants(checkpoint awslambda.Function) []grant {
-	return append(slices.Concat(k.execs(), k.invokesHost(), k.spooled()), grant{
+	return append(slices.Concat(k.execs(), k.invokesHost(), k.spooled(), k.readsSecrets()), grant{
 		// Where agents reach the tools.
 		actions: []string{"lambda:GetFunctionUrlConfig"}, resources: []*string{k.functionNamed(deployedName(k.props, names.Tools))},
 	}, grant{

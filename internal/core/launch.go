@@ -26,6 +26,9 @@ type Launcher struct {
 	Announcer    Announcer // nil: nobody is told
 	Limits       Limits
 	Install      string
+	// Quota is how many sandboxes a tenant may have at once, until ECS says that they are
+	// gone; zero: any number.
+	Quota int
 }
 
 // RunRequest is what a host wants to run.
@@ -219,7 +222,7 @@ func (l *Launcher) intend(ctx context.Context, r Run, key SandboxKey, provider, 
 	until := now.Add(l.Limits.LaunchWindow)
 	row, err := l.Ledger.PutIntent(ctx, LedgerRow{
 		Instance: r.Instance, Key: key, Provider: provider, Tenant: r.Tenant, Run: r.RunKey.Run, State: LedgerIntent,
-		LaunchUntil: until, Cluster: cluster, DueAt: until.Add(l.Limits.LaunchLag), UpdatedAt: now,
+		LaunchUntil: until, Cluster: cluster, DueAt: until.Add(l.Limits.LaunchLag), UpdatedAt: now, Quota: l.Quota,
 	})
 	if err != nil {
 		return LedgerRow{}, fmt.Errorf("launch run %s: %w", r.RunKey, err)

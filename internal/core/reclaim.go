@@ -524,7 +524,7 @@ func (c *Reclaimer) stopped(ctx context.Context, job ReclaimJob, row LedgerRow, 
 	since := row.missingSince(now, c.Limits)
 	if task.Life == TaskGone || missing && now >= since.Add(c.Limits.MissingGrace) {
 		c.tellDestroyed(ctx, job, row, task)
-		t := CloseRow{From: LedgerStopping, Why: describe(task), Now: now, TaskARN: row.TaskARN}
+		t := CloseRow{From: LedgerStopping, Why: describe(task), Now: now, TaskARN: row.TaskARN, Quota: row.Quota, Tenant: row.Tenant}
 		if _, err := c.Ledger.UpdateRow(ctx, row.Instance, t); err != nil && !Refused(err) {
 			return ReclaimDestroyFailed, err
 		}

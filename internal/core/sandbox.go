@@ -98,8 +98,11 @@ type LedgerRow struct {
 	Why         string // what led to stopping, for people
 	Unsealed    bool   // condemned for something else than its run's own end; the breaker holds it back
 	Missing     Millis // since when, without a break, ECS does not know the task that it was to stop
-	Owed        RunID  // whose checkpoint the task still owes although another run has it, or none
-	UpdatedAt   Millis
+	// Quota is how many sandboxes its tenant might have when this one was asked for; zero:
+	// it is not counted.
+	Quota     int
+	Owed      RunID // whose checkpoint the task still owes although another run has it, or none
+	UpdatedAt Millis
 }
 
 // LedgerTransition is one conditional write of a ledger row, as a value; see
@@ -148,18 +151,24 @@ type CloseRow struct {
 	Why     string
 	Now     Millis
 	TaskARN string // as read; empty only for a task that never was
+	// Quota and Tenant are the row's, as read: one that is counted is no more from then on,
+	// in the same write.
+	Quota  int
+	Tenant TenantID
 }
 
 // Name is "close row".
 func (CloseRow) Name() string { return "close row" }
 
-// Apply: the state and the task as read, and nothing owed.
+// Apply: state, task and quota as read, and nothing owed.
 func (t CloseRow) Apply(row LedgerRow) (LedgerRow, error) {
 	if why := failing(
 		check{t.From == LedgerIntent || t.From == LedgerStopping, "from"},
 		check{row.State == t.From, "state"},
 		check{row.TaskARN == t.TaskARN, "task"},
 		check{row.Owed == "", "owed"},
+		check{row.Quota == t.Quota, "quota"},
+		check{t.Quota == 0 || row.Tenant == t.Tenant, "tenant"},
 	); why != "" {
 		return ledgerRefusal(t, row, why)
 	}
@@ -439,7 +448,8 @@ type Ledger interface {
 	Row(ctx context.Context, id InstanceID) (LedgerRow, error)
 	// PutIntent puts a row with state intent that must be absent. A row that is there
 	// already is returned as it is, with a nil error: its state tells how far the
-	// launch got.
+	// launch got. One with a Quota is counted in the same write, until it is closed; where
+	// as many of its tenant are, it is a [*RefusedError]: "quota".
 	PutIntent(ctx context.Context, row LedgerRow) (LedgerRow, error)
 	// UpdateRow carries out one transition in one conditional request; see
 	// [Runs.Update] for what it answers.

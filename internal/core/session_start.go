@@ -344,6 +344,8 @@ func (s *Session) launch(ctx context.Context, st *starting) (waiting string, err
 	switch refusalOf(err) {
 	case "exists", "instance", "latest-run", "state", "task", "reclaiming", "head", "fence":
 		return "sandbox", nil // another was faster
+	case "quota":
+		return "", refuse("start", "tenant "+string(st.q.Tenant), "quota")
 	}
 	if err != nil {
 		return "", err

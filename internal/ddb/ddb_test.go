@@ -67,6 +67,7 @@ func TestContract(t *testing.T) {
 	t.Run("RunIndex", func(t *testing.T) { coretest.RunIndex(t, open) })
 	t.Run("Sandboxes", func(t *testing.T) { coretest.Sandboxes(t, open) })
 	t.Run("Ledger", func(t *testing.T) { coretest.Ledger(t, open) })
+	t.Run("Quota", func(t *testing.T) { coretest.Quota(t, open) })
 	t.Run("SandboxIndex", func(t *testing.T) { coretest.SandboxIndex(t, open) })
 	t.Run("Transactions", func(t *testing.T) { coretest.Transactions(t, open) })
 	t.Run("Audit", func(t *testing.T) { coretest.Audit(t, open) })

@@ -224,6 +224,7 @@ type ledgerRow struct {
 	Unsealed    bool             `dynamodbav:"unsealed,omitempty"`
 	Missing     core.Millis      `dynamodbav:"missing,omitempty"`
 	Owed        core.RunID       `dynamodbav:"owed,omitempty"`
+	Quota       int              `dynamodbav:"quota,omitempty"`
 	UpdatedAt   core.Millis      `dynamodbav:"updatedAt,omitempty"`
 	ExpiresAt   int64            `dynamodbav:"expiresAt,omitempty"` // seconds; only when closed
 }
@@ -474,7 +475,7 @@ func encodeLedger(r core.LedgerRow) (item, error) {
 	row := ledgerRow{
 		head: head{rowPK(r.Instance), skRow, version}, Instance: r.Instance, Key: r.Key, Provider: r.Provider,
 		Tenant: r.Tenant, Run: r.Run, State: r.State, LaunchUntil: r.LaunchUntil, TaskARN: r.TaskARN,
-		Cluster: r.Cluster, Attempts: r.Attempts, Why: r.Why, Unsealed: r.Unsealed, Missing: r.Missing, Owed: r.Owed, UpdatedAt: r.UpdatedAt,
+		Cluster: r.Cluster, Attempts: r.Attempts, Why: r.Why, Unsealed: r.Unsealed, Missing: r.Missing, Owed: r.Owed, Quota: r.Quota, UpdatedAt: r.UpdatedAt,
 	}
 	if r.DueAt != 0 {
 		row.DueShard, row.DueAt = new(shard(row.PK)), r.DueAt
@@ -508,7 +509,7 @@ func decodeLedger(it item) (core.LedgerRow, error) {
 	return core.LedgerRow{
 		Instance: row.Instance, Key: row.Key, Provider: row.Provider, Tenant: row.Tenant, Run: row.Run, State: row.State,
 		LaunchUntil: row.LaunchUntil, TaskARN: row.TaskARN, Cluster: row.Cluster, DueAt: row.DueAt,
-		Attempts: row.Attempts, Why: row.Why, Unsealed: row.Unsealed, Missing: row.Missing, Owed: row.Owed, UpdatedAt: row.UpdatedAt,
+		Attempts: row.Attempts, Why: row.Why, Unsealed: row.Unsealed, Missing: row.Missing, Owed: row.Owed, Quota: row.Quota, UpdatedAt: row.UpdatedAt,
 	}, nil
 }
 

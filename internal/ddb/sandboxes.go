@@ -76,6 +76,9 @@ func (s *Sandboxes) PutIntent(ctx context.Context, row core.LedgerRow) (core.Led
 	if err != nil {
 		return core.LedgerRow{}, fmt.Errorf("put intent %s: %w", row.Instance, err)
 	}
+	if row.Quota > 0 {
+		return s.putCounted(ctx, row, it)
+	}
 	image, there, err := put(ctx, s.client, s.table, it)
 	if err != nil {
 		return core.LedgerRow{}, fmt.Errorf("put intent %s: %w", row.Instance, err)
@@ -95,6 +98,9 @@ func (s *Sandboxes) UpdateRow(ctx context.Context, id core.InstanceID, t core.Le
 	c, err := ledgerChange(id, t)
 	if err != nil {
 		return core.LedgerRow{}, fmt.Errorf("update ledger row %s: %w", id, err)
+	}
+	if closing, ok := t.(core.CloseRow); ok && closing.Quota > 0 {
+		return s.closeCounted(ctx, id, c, closing)
 	}
 	row, err := transit(ctx, s.client, s.table, key(rowPK(id), skRow), c, decodeLedger, t)
 	return row, wrapUnlessRefused(err, "%s ledger row %s", t.Name(), id)

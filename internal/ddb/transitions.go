@@ -318,7 +318,10 @@ func stopRow(c *change, why string, now, dueAt core.Millis) {
 }
 
 func closeRow(c *change, t core.CloseRow) {
-	c.need(is("state", t.From), is("taskArn", t.TaskARN), gone("owed"))
+	c.need(is("state", t.From), is("taskArn", t.TaskARN), gone("owed"), is("quota", t.Quota))
+	if t.Quota != 0 {
+		c.need(is("tenant", t.Tenant))
+	}
 	if t.From != core.LedgerIntent && t.From != core.LedgerStopping {
 		c.never()
 	}

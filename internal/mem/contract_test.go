@@ -42,6 +42,7 @@ func TestContract(t *testing.T) {
 	t.Run("RunIndex", func(t *testing.T) { coretest.RunIndex(t, open) })
 	t.Run("Sandboxes", func(t *testing.T) { coretest.Sandboxes(t, open) })
 	t.Run("Ledger", func(t *testing.T) { coretest.Ledger(t, openMuted) })
+	t.Run("Quota", func(t *testing.T) { coretest.Quota(t, openMuted) })
 	t.Run("SandboxIndex", func(t *testing.T) { coretest.SandboxIndex(t, open) })
 	t.Run("Transactions", func(t *testing.T) { coretest.Transactions(t, openMuted) })
 	t.Run("Blobs", func(t *testing.T) { coretest.Blobs(t, open) })

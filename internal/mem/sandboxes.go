@@ -76,6 +76,9 @@ func (p *Process) PutIntent(ctx context.Context, row core.LedgerRow) (core.Ledge
 		if have, ok := s.rows[row.Instance]; ok {
 			return have, nil
 		}
+		if row.Quota > 0 && s.counted(row.Tenant) >= row.Quota {
+			return core.LedgerRow{}, &core.RefusedError{Op: "put intent", Record: "tenant " + string(row.Tenant), Why: "quota"}
+		}
 		s.accuseRow("put intent", core.LedgerRow{}, row)
 		s.setRow(row)
 		p.wrote("put intent " + string(row.Instance))
@@ -103,6 +106,17 @@ func (p *Process) UpdateRow(ctx context.Context, id core.InstanceID, t core.Ledg
 			return core.LedgerRow{}, err
 		}
 	})
+}
+
+// counted is how many open rows of a tenant are counted.
+func (s *Store) counted(tenant core.TenantID) int {
+	n := 0
+	for _, row := range s.rows {
+		if row.Tenant == tenant && row.Quota > 0 && row.State != core.LedgerClosed {
+			n++
+		}
+	}
+	return n
 }
 
 func (s *Store) setRow(row core.LedgerRow) {

@@ -47,6 +47,7 @@ const (
 	OnFailure          Key = "ON_CHECKPOINT_FAILURE" // what becomes of a sandbox whose workspace cannot be stored
 	KeepCheckpoints    Key = "KEEP_CHECKPOINTS"      // how many of a thread's newest checkpoints outlive the day, beside the named ones; 0: all
 	Tenants            Key = "TENANTS"               // JSON: for which tenants a caller may act, by the alias that it invokes
+	SandboxesPerTenant Key = "SANDBOXES_PER_TENANT"  // how many sandboxes a tenant may have at once; 0: any number
 	HostFunctions      Key = "HOST_FUNCTIONS"        // comma-separated names or ARNs of the functions that tools and hooks may be; - for none
 )
 
@@ -76,11 +77,11 @@ var Env = map[Function][]Key{
 	Reap:       {RunsTable, SandboxesTable, LogBucket, Cluster, ReclaimQueue, ShardQueue, EventBus, ProbeFunction, Install, Limits, Mode},
 	Probe:      {SandboxesTable, Install},
 	Checkpoint: {CheckpointsTable, SandboxesTable, LogBucket, ReclaimQueue, CheckpointFunction, KeepCheckpoints, Install},
-	Reclaim:    {RunsTable, SandboxesTable, CheckpointsTable, CheckpointFunction, EventBus, Install, Limits, Mode, OnFailure},
+	Reclaim:    {RunsTable, SandboxesTable, CheckpointsTable, CheckpointFunction, HostFunctions, EventBus, Install, Limits, Mode, OnFailure},
 	Tools:      {RunsTable, LogBucket, ReapFunction, HostFunctions, Install},
 	Session: {
 		RunsTable, SandboxesTable, CheckpointsTable, LogBucket, Cluster, ReclaimQueue, CheckpointFunction, ReapFunction, ToolsFunction, HostFunctions,
-		EventBus, Install, Limits, Tenants,
+		SandboxesPerTenant, EventBus, Install, Limits, Tenants,
 	},
 }
 

@@ -335,7 +335,7 @@ func drawRow(rt *rapid.T, number int64) core.LedgerRow {
 		Run: core.RunID(texts.Draw(rt, "run")), State: states.Draw(rt, "state"), LaunchUntil: times.Draw(rt, "launchUntil"),
 		TaskARN: tasks.Draw(rt, "task"), Cluster: texts.Draw(rt, "cluster"), DueAt: times.Draw(rt, "dueAt"),
 		Attempts: rapid.IntRange(0, 2).Draw(rt, "attempts"), Why: texts.Draw(rt, "why"), UpdatedAt: times.Draw(rt, "updatedAt"),
-		Missing: times.Draw(rt, "missing"), Owed: debtors.Draw(rt, "owed"),
+		Missing: times.Draw(rt, "missing"), Owed: debtors.Draw(rt, "owed"), Quota: rapid.IntRange(0, 1).Draw(rt, "quota"),
 	}
 }
 
@@ -350,7 +350,7 @@ var ledgerTransitions = map[string]drawing[core.LedgerRow, core.LedgerTransition
 	"CloseRow": {draw: func(rt *rapid.T, row core.LedgerRow) core.LedgerTransition {
 		return core.CloseRow{
 			From: as(rt, "from", row.State, states), Why: texts.Draw(rt, "becomes why"), Now: moments.Draw(rt, "now"),
-			TaskARN: as(rt, "task", row.TaskARN, tasks),
+			TaskARN: as(rt, "task", row.TaskARN, tasks), Quota: as(rt, "quota", row.Quota, rapid.IntRange(0, 1)), Tenant: row.Tenant,
 		}
 	}},
 	"SettleDebt": {draw: func(rt *rapid.T, row core.LedgerRow) core.LedgerTransition {
