@@ -199,6 +199,7 @@ class RunView(TypedDict):
     parent: NotRequired[str]
     readyAt: NotRequired[int]
     run: str
+    sandboxKey: NotRequired[str]
     sealed: NotRequired[bool]
     startedAt: int
     status: Literal['running', 'interrupted', 'completed', 'failed', 'aborted']

@@ -160,6 +160,7 @@ type RunView struct {
 	ExitCode         *int         `json:"exitCode,omitempty"`
 	Definition       string       `json:"definition,omitempty"`
 	Parent           RunID        `json:"parent,omitempty"`
+	SandboxKey       SandboxKey   `json:"sandboxKey,omitempty"` // with instance, what a save by name asks for
 	Instance         InstanceID   `json:"instance,omitempty"`
 	TaskARN          string       `json:"taskArn,omitempty"`
 	ReadyAt          Millis       `json:"readyAt,omitempty"`
@@ -180,7 +181,7 @@ type RunView struct {
 func viewOf(r Run) RunView {
 	v := RunView{
 		RunKey: r.RunKey, Thread: r.Thread, Status: r.Status, StartedAt: r.StartedAt, FinishedAt: r.FinishedAt, Error: (*RunFault)(r.Error),
-		ExitCode: r.ExitCode, Definition: r.Definition, Parent: r.Start.Parent, Instance: r.Instance, TaskARN: r.TaskARN,
+		ExitCode: r.ExitCode, Definition: r.Definition, Parent: r.Start.Parent, SandboxKey: r.SandboxKey, Instance: r.Instance, TaskARN: r.TaskARN,
 		ReadyAt: r.Start.ReadyAt, AttachedUntil: r.AttachedUntil, DetachedSince: r.DetachedSince, InterruptedSince: r.InterruptedSince,
 		CancelRequested: r.CancelRequested, LogEnd: r.LogEnd, Sealed: r.Sealed != nil, Checkpoint: string(r.Checkpoint.State),
 		CheckpointID: r.Checkpoint.ID, TaskStoppedAt: r.TaskStoppedAt, ExitedAt: r.ExitedAt,

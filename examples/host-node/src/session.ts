@@ -71,6 +71,10 @@ export interface RunView {
   parent?: string;
   readyAt?: number;
   run: string;
+  /**
+   * with instance, what a save by name asks for
+   */
+  sandboxKey?: string;
   sealed?: boolean;
   startedAt: number;
   status: "running" | "interrupted" | "completed" | "failed" | "aborted";
@@ -331,7 +335,7 @@ export interface AgentPlan {
   shell?: string;
 }
 /**
- * Definition is given, or the name of one that the installation keeps.
+ * Definition is given, or the name of one that the installation keeps: its newest version, or name@version.
  */
 export interface Definition {
   capture?: CapturePlan;
