@@ -127,7 +127,7 @@ func (o options) told(r client.Result, err error) {
 		Run: client.RunID(o.run), Host: o.host, Position: r.Position, Status: r.Run.Status, ExitCode: r.Run.ExitCode,
 		Checkpoint: string(r.Run.CheckpointID), Left: r.Left, Cancelled: errors.Is(err, client.ErrCancelled), Refused: client.CodeOf(err),
 	}
-	if err != nil {
+	if err != nil && !r.Left { // to leave is what was asked for
 		out.Message = err.Error()
 	}
 	json.NewEncoder(os.Stderr).Encode(out)
