@@ -2,6 +2,7 @@ package sandkeeper_test
 
 import (
 	"os"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -50,7 +51,7 @@ func TestLinksLeadToHeadings(t *testing.T) {
 		for _, link := range regexp.MustCompile(`\]\(([\w./-]*)#([^)]+)\)`).FindAllStringSubmatch(p.text, -1) {
 			at := p.path
 			if link[1] != "" {
-				at = strings.TrimPrefix(strings.TrimSuffix(p.path, base(p.path))+link[1], "./")
+				at = path.Join(path.Dir(p.path), link[1])
 			}
 			seen++
 			if !anchors[at+"#"+link[2]] {
@@ -62,8 +63,6 @@ func TestLinksLeadToHeadings(t *testing.T) {
 		t.Error("no page links to a heading")
 	}
 }
-
-func base(path string) string { return path[strings.LastIndex(path, "/")+1:] }
 
 // anchor is how a heading is linked to.
 func anchor(heading string) string {
