@@ -3,6 +3,7 @@ package core_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,7 +30,9 @@ func begins(run, host string) func(h *hosting) {
 	return func(h *hosting) { h.ready(startOf(run, host)) }
 }
 
-// sessionCalls are every operation that writes, in its most telling situation.
+// sessionCalls are every operation, in its most telling situation; those that only read
+// change nothing. Adoptions have tests of their own: a task that is not adopted yet has no
+// ledger row.
 var sessionCalls = map[string]call{
 	"start": {
 		before: func(*hosting) {}, do: started("r", "one"),
@@ -136,6 +139,47 @@ var sessionCalls = map[string]call{
 		},
 		done: func(h *hosting) bool { return h.run("r").Sealed != nil },
 	},
+	"tail of an agent that works": {
+		before: func(h *hosting) {
+			begins("r", "one")(h)
+			h.fleet.Write("r", strings.Repeat("line\n", 20_000)) // enough for the log
+		},
+		do: func(ctx context.Context, s *core.Session) (bool, error) {
+			report, err := s.Tail(ctx, core.TailRequest{RunKey: key("r"), Host: hostOf("one"), WaitSeconds: 1})
+			return len(report.Data) > 0, err
+		},
+		done: func(h *hosting) bool { return h.run("r").LogEnd > 0 },
+	},
+	"tail by who only reads": {
+		before: func(h *hosting) {
+			begins("r", "one")(h)
+			h.fleet.Write("r", "done\n")
+			h.fleet.Exit("r", 0)
+			_, err := host{h, "r", "one"}.finish(nil)
+			h.must(err)
+		},
+		do: func(ctx context.Context, s *core.Session) (bool, error) {
+			report, err := s.Tail(ctx, core.TailRequest{RunKey: key("r")})
+			return string(report.Data) == "done\n", err
+		},
+		done: func(h *hosting) bool { return h.run("r").Status == core.Completed },
+	},
+	"list": {
+		before: func(h *hosting) { begins("r", "one")(h) },
+		do: func(ctx context.Context, s *core.Session) (bool, error) {
+			report, err := s.List(ctx, core.ListRunsRequest{ThreadKey: core.ThreadKey{Tenant: "acme", Thread: "t"}, Active: true})
+			return len(report.Runs) == 1 && report.Runs[0].RunKey == key("r"), err
+		},
+		done: func(h *hosting) bool { return h.fleet.Alive("r") },
+	},
+	"get": {
+		before: begins("r", "one"),
+		do: func(ctx context.Context, s *core.Session) (bool, error) {
+			view, err := s.Get(ctx, core.GetRequest{RunKey: key("r")})
+			return view.ReadyAt != 0, err
+		},
+		done: func(h *hosting) bool { return h.fleet.Alive("r") },
+	},
 }
 
 // TestSessionCrashMatrix fails every call of every operation in every way. A host that
@@ -227,21 +271,23 @@ func (h *hosting) gone() {
 	}
 }
 
+// adopts takes the one task over that a host has started itself.
+func adopts(ctx context.Context, s *core.Session) (core.StartReport, error) {
+	return s.Adopt(ctx, core.AdoptRequest{
+		RunKey: key("r"), Thread: "t", Host: hostOf("one"), TaskARN: "arn:aws:ecs:local:000000000000:task/c/0001", Container: "agent",
+		Journal: "00112233445566778899aabbccddeeff",
+	})
+}
+
 // TestAdoptCrashMatrix fails every call of an adoption in every way: asked again, it takes
 // the task; never asked again, the task is its host's own still, or ends.
 func TestAdoptCrashMatrix(t *testing.T) {
-	adopt := func(ctx context.Context, s *core.Session) (core.StartReport, error) {
-		return s.Adopt(ctx, core.AdoptRequest{
-			RunKey: key("r"), Thread: "t", Host: hostOf("one"), TaskARN: "arn:aws:ecs:local:000000000000:task/c/0001", Container: "agent",
-			Journal: "00112233445566778899aabbccddeeff",
-		})
-	}
 	calls := 0
 	synctest.Test(t, func(t *testing.T) {
 		h := newHosting(t)
 		h.fleet.RunStray("mine/own")
 		p := h.store.NewProcess(mem.Faults{})
-		_, err := adopt(t.Context(), h.session(p))
+		_, err := adopts(t.Context(), h.session(p))
 		h.must(err)
 		calls = len(p.Calls())
 	})
@@ -251,12 +297,12 @@ func TestAdoptCrashMatrix(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					h := newHosting(t)
 					h.fleet.RunStray("mine/own")
-					_, _ = adopt(t.Context(), h.session(h.store.NewProcess(mem.At(n, fault)))) // it may fail
+					_, _ = adopts(t.Context(), h.session(h.store.NewProcess(mem.At(n, fault)))) // it may fail
 					time.Sleep(wait)
 					var err error
 					for range 20 {
 						var report core.StartReport
-						if report, err = adopt(t.Context(), h.self()); err == nil && report.State == core.Ready {
+						if report, err = adopts(t.Context(), h.self()); err == nil && report.State == core.Ready {
 							break
 						}
 						time.Sleep(2 * time.Minute)
