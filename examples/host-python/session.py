@@ -363,7 +363,7 @@ class ListRunsReport(TypedDict):
 
 class PolicyPlan(TypedDict):
     """
-    PolicyPlan says what an agent may do; what it does not name is as Default says.
+    PolicyPlan says what an agent may do; what no rule matches is as Default says.
     """
 
     commands: NotRequired[RulePlan]

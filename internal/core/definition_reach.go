@@ -38,12 +38,12 @@ func (s *SecretPlan) UnmarshalJSON(data []byte) error {
 	return DecodeStrict(data, (*plain)(s))
 }
 
-// PolicyPlan says what an agent may do; what it does not name is as Default says.
+// PolicyPlan says what an agent may do; what no rule matches is as Default says.
 type PolicyPlan struct {
-	Commands RulePlan `json:"commands,omitzero"` // globs of whole commands
+	Commands RulePlan `json:"commands,omitzero"` // globs of first words
 	Write    RulePlan `json:"write,omitzero"`    // globs of paths below the workspace
 	Reach    RulePlan `json:"reach,omitzero"`    // hosts, *.name for all below one
-	Default  Verdict  `json:"default,omitempty"` // empty: allow
+	Default  Verdict  `json:"default,omitempty"` // empty: deny where something is allowed by a list, else allow
 }
 
 // RulePlan is what one kind of act is judged by. Deny wins.
@@ -55,9 +55,9 @@ type RulePlan struct {
 // Verdict is what a policy says of an act.
 type Verdict string
 
-// Where nothing is said an act is allowed.
+// By default the lists tell what becomes of what no rule matches.
 const (
-	VerdictDefault Verdict = "" // allow
+	VerdictDefault Verdict = ""
 	VerdictAllow   Verdict = "allow"
 	VerdictDeny    Verdict = "deny"
 )

@@ -45,6 +45,12 @@ type (
 		Code    string `json:"code"`
 		Message string `json:"message,omitempty"`
 	}
+	// FileDetail tells what changed, in the order in which it was seen; From is where the
+	// first of Events stands in the run's side journal, by which a repeat is known.
+	FileDetail struct {
+		From   int64             `json:"from"`
+		Events []json.RawMessage `json:"events"`
+	}
 	// DestroyedDetail tells of the task that has ended.
 	DestroyedDetail struct {
 		Instance InstanceID `json:"instance"`

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -107,7 +108,33 @@ func (s *Session) lookFiles(ctx context.Context, q TailRequest, report TailRepor
 	}
 	report.Data = lines(page.Data, false)
 	report.Next = q.From + int64(len(report.Data))
+	s.tellFiles(ctx, r, q.From, report.Data)
 	return report, nil
+}
+
+// maxHookEvents is how much of a side journal one call of the file hook is told, bytes: an
+// asynchronous call takes 256 KB.
+const maxHookEvents = 200 << 10
+
+// tellFiles has the file hook told of the changes that the run's host has just seen, whole
+// lines. A host that asks again from the same place tells them again.
+func (s *Session) tellFiles(ctx context.Context, r Run, from int64, data []byte) {
+	if r.Hooks.File == "" || len(data) == 0 {
+		return
+	}
+	detail := FileDetail{From: from}
+	size := 0
+	for line := range bytes.Lines(data) {
+		if size+len(line) > maxHookEvents && size > 0 {
+			tellHook(ctx, s.Functions, r.Hooks.File, HookFile, r, detail, s.log())
+			detail, size = FileDetail{From: from}, 0
+		}
+		from += int64(len(line))
+		if size += len(line); json.Valid(line) && len(line) <= maxHookEvents {
+			detail.Events = append(detail.Events, json.RawMessage(bytes.TrimSpace(line)))
+		}
+	}
+	tellHook(ctx, s.Functions, r.Hooks.File, HookFile, r, detail, s.log())
 }
 
 var errFilesRewritten = errors.New("the object is not what was stored")

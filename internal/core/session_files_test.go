@@ -1,6 +1,9 @@
 package core_test
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -134,4 +137,60 @@ func TestAnUnwatchedRunHasNoFiles(t *testing.T) {
 			t.Errorf("%+v, %v", report, err)
 		}
 	})
+}
+
+// TestTheFileHookIsToldOfWhatTheHostSees, with where it stands in the side journal.
+func TestTheFileHookIsToldOfWhatTheHostSees(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, hooks := newHosting(t), &fileHook{}
+		h.fleet.PageBytes = 1 << 20
+		session := func() *core.Session {
+			s := h.self()
+			s.Functions, s.HostFunctions = hooks, []string{"on-file"}
+			return s
+		}
+		q := watched("r", "host")
+		q.Definition.Hooks.File = "on-file"
+		for range 20 {
+			report, err := session().Start(t.Context(), q)
+			h.must(err)
+			if report.State == core.Ready {
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		h.fleet.Touch("r", change+change)
+		tail := core.TailRequest{RunKey: key("r"), Host: hostOf("host"), Stream: core.StreamFiles}
+		report, err := session().Tail(t.Context(), tail)
+		h.must(err)
+		h.fleet.Touch("r", strings.Replace(change, `"a"`, `"`+strings.Repeat("b", 190<<10)+`"`, 1)+change)
+		tail.From = report.Next
+		for tail.From < int64(3*len(change)+190<<10-1) {
+			if report, err = session().Tail(t.Context(), tail); err != nil || report.Next == tail.From {
+				t.Fatal(report, err)
+			}
+			tail.From = report.Next
+		}
+		if got := strings.Join(hooks.told, ", "); !strings.HasPrefix(got, "0+2, ") || !strings.HasSuffix(got, "+1") {
+			t.Errorf("told %s", got)
+		}
+	})
+}
+
+// fileHook keeps where what it was told begins, and how many events that were.
+type fileHook struct{ told []string }
+
+func (f *fileHook) Invoke(context.Context, string, []byte) ([]byte, error) { return nil, nil }
+
+func (f *fileHook) InvokeAsync(_ context.Context, function string, payload []byte) error {
+	var e struct {
+		Hook   core.Hook
+		Detail core.FileDetail
+	}
+	if err := json.Unmarshal(payload, &e); err != nil || e.Hook != core.HookFile || function != "on-file" || len(payload) > 256<<10 {
+		f.told = append(f.told, fmt.Sprintf("%s: %v", function, err))
+		return nil
+	}
+	f.told = append(f.told, fmt.Sprintf("%d+%d", e.Detail.From, len(e.Detail.Events)))
+	return nil
 }

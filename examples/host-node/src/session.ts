@@ -428,19 +428,19 @@ export interface HookPlan {
   ready?: string;
 }
 /**
- * PolicyPlan says what an agent may do; what it does not name is as Default says.
+ * PolicyPlan says what an agent may do; what no rule matches is as Default says.
  */
 export interface PolicyPlan {
   commands?: RulePlan;
   /**
-   * empty: allow
+   * empty: deny where something is allowed by a list, else allow
    */
   default?: "" | "allow" | "deny";
   reach?: RulePlan1;
   write?: RulePlan2;
 }
 /**
- * globs of whole commands
+ * globs of first words
  */
 export interface RulePlan {
   allow?: string[];
