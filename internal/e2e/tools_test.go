@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -87,6 +88,10 @@ func agentMain(place string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), waitMost)
 	defer cancel()
 	data, err := os.ReadFile(place)
+	if place == inEnvironment {
+		at.URL, at.Token = os.Getenv(core.MCPURLVariable), os.Getenv(core.MCPTokenVariable)
+		data, err = configured(at.URL, at.Token)
+	}
 	if err == nil {
 		err = json.Unmarshal(data, &at)
 	}
@@ -115,6 +120,24 @@ func agentMain(place string) error {
 	return nil
 }
 
+// inEnvironment says that the agent was begun by its wrapper, which tells it where its
+// tools are.
+const inEnvironment = "environment"
+
+// configured checks that an agent's configuration says the same, to its own user alone.
+func configured(url, token string) ([]byte, error) {
+	path := os.Getenv(core.MCPConfigVariable)
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(path)
+	if err == nil && (info.Mode().Perm() != 0o600 || !strings.Contains(string(text), url) || !strings.Contains(string(text), token)) {
+		err = fmt.Errorf("%s has mode %s, and not what the environment has", path, info.Mode())
+	}
+	return []byte("{}"), err
+}
+
 type token string
 
 func (k token) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -129,14 +152,7 @@ func TestAnAgentCallsAToolOfItsHost(t *testing.T) {
 	in := installed(t)
 	in.needAgent(t)
 	tool := in.exampleTool(t)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	program := filepath.Join(in.dir, "mcp-agent")
-	if data, err := os.ReadFile(self); err != nil || os.WriteFile(program, data, 0o755) != nil {
-		t.Fatalf("copy %s: %v", self, err)
-	}
+	program := in.mcpAgent(t)
 	r, err := in.starting(t, agent{run: "calls", tools: []core.ToolBinding{{Name: "lookup", Function: tool}, {Name: "whoami", Function: tool}}})
 	if err != nil {
 		t.Fatal(err)
@@ -163,9 +179,36 @@ exit $code`, filepath.Join(in.dir, core.AgentName), asAgent, program)
 	}
 	in.exited(t, r)
 	in.sweepUntil(t, "settle "+r.RunKey.String(), func(core.SweepReport) bool { return in.settled(t, r.RunKey) })
+	in.checkAgentSaw(t, in.run(t, r.RunKey))
+}
+
+// mcpAgent puts this test binary where sandboxes see it.
+func (in *installation) mcpAgent(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(in.dir, "mcp-agent")
+	if _, err := os.Stat(program); err == nil {
+		return program
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(self)
+	if err == nil {
+		err = os.WriteFile(program, data, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+// checkAgentSaw compares an ended run's log with what the agent must have seen.
+func (in *installation) checkAgentSaw(t *testing.T, r core.Run) {
+	t.Helper()
 	want := []string{
 		"lookup false value of größe", `lookup true Tool execution failed: tool lookup: lookup "missing": no such key`,
-		fmt.Sprintf(`whoami false {"tenant":"%s","thread":"calls","run":"calls"}`, r.Tenant), "wait code -32602", `permission false {"behavior":"deny",`,
+		fmt.Sprintf(`whoami false {"tenant":"%s","thread":"%s","run":"%s"}`, r.Tenant, r.Thread, r.RunKey.Run), "wait code -32602", `permission false {"behavior":"deny",`,
 	}
 	got := strings.Split(strings.TrimSpace(string(in.saved(t, r.RunKey))), "\n")
 	for i := range want {
@@ -173,9 +216,43 @@ exit $code`, filepath.Join(in.dir, core.AgentName), asAgent, program)
 			t.Fatalf("the agent saw %q, want %q", got, want)
 		}
 	}
-	if r = in.run(t, r.RunKey); r.ExitCode == nil || *r.ExitCode != 0 {
+	if r.ExitCode == nil || *r.ExitCode != 0 {
 		t.Errorf("the agent ended with %v", r.ExitCode)
 	}
+}
+
+// TestATurnCallsToolsAndSettlesByItself: begun by the session function, whose host leaves;
+// the wrapper's companion serves the tools, and says that the agent has ended, so that no
+// tick is needed.
+func TestATurnCallsToolsAndSettlesByItself(t *testing.T) {
+	in := installed(t)
+	in.needAgent(t)
+	tool := in.exampleTool(t)
+	c := in.caller()
+	run := core.RunID("tools-" + rand.Text())
+	spec := in.Spec()
+	begun := c.start(t, run, fmt.Sprintf("sleep 2; %s=%s exec %s", asAgent, inEnvironment, in.mcpAgent(t)), map[string]any{
+		"tools": []string{"lookup", "whoami"},
+		"definition": map[string]any{
+			"name": "tools", "version": 1, "checkpoint": "none", "destroyOnComplete": true, "task": map[string]any{
+				"taskDefinition": spec.TaskDefinition, "container": spec.Container, "subnets": spec.Subnets, "assignPublicIp": true,
+			},
+			"tools": []map[string]any{
+				{"name": "lookup", "function": tool, "description": "finds", "inputSchema": map[string]any{"type": "object"}},
+				{"name": "whoami", "function": tool}, {"name": "wait", "function": tool},
+			},
+			"policy": map[string]any{"commands": map[string]any{"deny": []string{"rm"}}},
+		},
+	})
+	var left core.RenewReport
+	c.must(t, "detach", map[string]any{"run": run, "host": c.host}, &left)
+	key := core.RunKey{Tenant: "-", Run: run}
+	r := in.settle(t, key)
+	in.checkAgentSaw(t, r)
+	if r.ExitedAt == 0 || r.TaskARN != begun.Run.TaskARN || len(r.Bearers) == 0 {
+		t.Errorf("settled as %+v", r)
+	}
+	t.Logf("from the nudge to the end of the run %s", r.FinishedAt.Sub(r.ExitedAt))
 }
 
 // TestACancelEndsACallUnderWay: within 2 s of its record, whoever waits.
