@@ -37,10 +37,18 @@ func (f *hooked) tell(function string, payload []byte) {
 	f.told = append(f.told, string(e.Hook)+" "+string(e.Run))
 }
 
+// prepared are set-ups that end at once, as state says.
+type prepared struct{ state core.SetupState }
+
+func (p prepared) Setup(context.Context, core.ExecTarget, string, *core.SetupJob, time.Duration) (core.SetupState, error) {
+	return p.state, nil
+}
+
 // ending is a world in which runs end.
 type ending struct {
 	*hosting
 	hooks *hooked
+	setup core.SetupState
 	q     core.StartRequest
 	me    host
 }
@@ -48,6 +56,7 @@ type ending struct {
 func (e *ending) self() *core.Session { return e.with(e.hosting.self()) }
 
 func (e *ending) with(s *core.Session) *core.Session {
+	s.Setups = prepared{e.setup}
 	s.Functions, s.HostFunctions = e.hooks, []string{"on-ready", "on-error", "on-destroyed"}
 	return s
 }
@@ -292,7 +301,11 @@ var ends = []struct {
 		d.Secrets = []core.SecretPlan{{Name: "A", From: "arn:aws:ssm:us-east-1:000000000000:parameter/none"}}
 	}, func(e *ending) {
 		refusedFor(e.t, "start", e.start(), "secret-unavailable")
-	}, fate{status: core.Failed, code: "secret-unavailable", sandbox: "gone", told: "ready r, error r, destroyed r"}},
+	}, fate{status: core.Failed, code: "secret-unavailable", sandbox: "gone", told: "error r, destroyed r"}},
+	{"a bootstrap that fails ends the sandbox that was made for it", func(d *core.Definition) { d.Workspace.Instructions = "x" }, func(e *ending) {
+		e.setup = core.SetupState{Phase: core.SetupFailed, Code: "step-failed", Message: "no"}
+		refusedFor(e.t, "start", e.start(), "setup-failed")
+	}, fate{status: core.Failed, code: "setup-failed", sandbox: "gone", told: "error r, destroyed r"}},
 	{"a ready hook that fails ends a sandbox that was made for it", nil, func(e *ending) {
 		e.hooks.fail = &core.FunctionError{Function: "on-ready", Message: "no"}
 		refusedFor(e.t, "start", e.start(), "hook-failed")
@@ -351,7 +364,7 @@ func TestEnds(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				h := keepingHosting(t)
-				e := &ending{hosting: h, hooks: &hooked{}, q: startOf("r", "one"), me: host{h, "r", "one"}}
+				e := &ending{hosting: h, hooks: &hooked{}, setup: core.SetupState{Phase: core.SetupDone}, q: startOf("r", "one"), me: host{h, "r", "one"}}
 				e.q.Definition.Hooks = core.HookPlan{Ready: "on-ready", Error: "on-error", Destroyed: "on-destroyed"}
 				if c.plan != nil {
 					c.plan(e.q.Definition)

@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -76,6 +77,14 @@ func (s *Session) asked(ctx context.Context, q PageRequest, r Run) (PageReply, e
 	if q.WaitSeconds == 0 {
 		return s.Prober.Page(ctx, q)
 	}
+	hold, err := holdExec(ctx, s.Launcher.Sandboxes, r.SandboxKey, time.Duration(q.WaitSeconds)*time.Second+execWithin)
+	if errors.Is(err, errExecBusy) {
+		return PageReply{}, &JournalError{Op: "page", Healing: Retry, Reason: "busy"}
+	}
+	if err != nil {
+		return PageReply{}, err
+	}
+	defer hold.free(ctx)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {

@@ -257,6 +257,9 @@ func sandboxChange(key core.SandboxKey, t core.SandboxTransition) (*change, erro
 		}
 		c.remove("reclaiming")
 		c.set("updatedAt", t.Now)
+	case core.HoldExec:
+		c.need(is("instanceId", t.Instance), is("execUntil", t.Was))
+		c.set("execUntil", t.Until)
 	case core.MarkIdle:
 		c.need(is("instanceId", t.Instance), is("reclaiming", t.By))
 		c.remove("reclaiming")

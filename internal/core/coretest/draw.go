@@ -319,6 +319,11 @@ var sandboxTransitions = map[string]drawing[core.Sandbox, core.SandboxTransition
 			DueAt: times.Draw(rt, "due"), Now: moments.Draw(rt, "now"),
 		}
 	}},
+	"HoldExec": {draw: func(rt *rapid.T, box core.Sandbox) core.SandboxTransition {
+		return core.HoldExec{
+			Instance: as(rt, "instance", box.Instance, instances), Was: as(rt, "until as read", box.ExecUntil, times), Until: times.Draw(rt, "until"),
+		}
+	}},
 	"MarkIdle": {draw: func(rt *rapid.T, box core.Sandbox) core.SandboxTransition {
 		return core.MarkIdle{
 			Instance: as(rt, "instance", box.Instance, instances), By: as(rt, "mine", box.Reclaiming, texts),
