@@ -192,6 +192,10 @@ test-docker: setup setup-sam synth-local ## Test local Fargate on containers, an
 	SANDKEEPER_TEST_DRIVER=docker go test -count=1 -timeout 10m ./internal/localfargate
 	SANDKEEPER_TEST_DRIVER=docker go test -count=1 -timeout 15m ./internal/engine/samlocal
 
+.PHONY: localstack-test
+localstack-test: setup synth-local ## Test what answers at ENDPOINT (LocalStack, MiniStack): deploy and end-to-end tests, or what it can
+	@go run ./scripts/localstack -endpoint '$(or $(ENDPOINT),http://127.0.0.1:4566)' -run '$(RUN)'
+
 .PHONY: demo
 demo: setup synth-local ## Run the main job on real processes, deployed to the local engine
 	@go run ./cmd/sandkeeper demo

@@ -1,5 +1,6 @@
 // Package enginetest gives tests an engine: one for each test process, started by
-// the first test that asks. Where it is not installed the test skips and says so,
+// the first test that asks, or the one that somebody else runs and
+// [engine.EndpointVariable] names. Where it is not installed the test skips and says so,
 // except under CI, where a missing component is a failure.
 package enginetest
 
@@ -17,6 +18,9 @@ import (
 var start = sync.OnceValues(func() (*engine.Engine, error) {
 	// Not the test's context: the engine outlives the test that starts it, and
 	// ends with the process.
+	if e, err := engine.Foreign(); e != nil || err != nil {
+		return e, err
+	}
 	return engine.Start(context.Background(), engine.Options{})
 })
 
