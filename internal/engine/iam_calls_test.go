@@ -364,7 +364,7 @@ func deleteObject(ctx context.Context, c caller, resource string) error {
 
 func listBucket(ctx context.Context, c caller, resource string) error {
 	bucket, _ := objectOf(resource)
-	_, err := c.objects.ListObjectsV2(ctx, &s3.ListObjectsV2Input{Bucket: &bucket})
+	_, err := c.objects.ListObjectsV2(ctx, &s3.ListObjectsV2Input{Bucket: &bucket, Prefix: &conditioned["s3:prefix"].holds[0]})
 	return err
 }
 
