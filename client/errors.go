@@ -22,6 +22,7 @@ const (
 	WriterLost        Code = "writer-lost"        // another wrote the thread meanwhile
 	ThreadBusy        Code = "thread-busy"        // the thread's sandbox has another live run
 	Frozen            Code = "frozen"             // an operator froze the installation
+	Quota             Code = "quota"              // the tenant has as many sandboxes as it may
 	StillProducing    Code = "still-producing"    // finish before the agent's end
 	JournalStalled    Code = "journal-stalled"    // not one byte of output yet
 	Busy              Code = "busy"               // somebody else reads the sandbox: again later

@@ -50,7 +50,9 @@ type Options struct {
 	// HostFunctions are the functions that definitions may name as tools and hooks: the
 	// stack's context hostFunctions.
 	HostFunctions []string
-	Logger        *slog.Logger // nil: nothing is logged
+	// SandboxesPerTenant is the stack's context of that name; zero: no limit.
+	SandboxesPerTenant int
+	Logger             *slog.Logger // nil: nothing is logged
 }
 
 // needed are the outputs that it reads.
@@ -91,7 +93,7 @@ func (o Options) session(c *clock) *core.Session {
 			Runs: runs, Sandboxes: boxes, Ledger: boxes, Transactions: transactions, Tasks: tasks, Describer: tasks,
 			Agents: core.JournalStarter{Exec: exec, Format: core.DefaultJournal},
 			Queue:  sqsout.New(sqs.NewFromConfig(o.AWS), out(names.OutReclaimQueue)), Threads: ddb.NewThreads(db, out(names.OutCheckpoints)),
-			Announcer: ebout.New(eventbridge.NewFromConfig(o.AWS), out(names.OutEventBus)), Limits: limits, Install: out(names.OutInstall),
+			Announcer: ebout.New(eventbridge.NewFromConfig(o.AWS), out(names.OutEventBus)), Limits: limits, Install: out(names.OutInstall), Quota: o.SandboxesPerTenant,
 		},
 		Binds: transactions, Controls: boxes, Notes: runs, Definitions: boxes, History: ddb.NewHistory(db, out(names.OutRunsTable)),
 		Log: &core.LogWriter{
