@@ -28,6 +28,8 @@ type API interface {
 	Renew(context.Context, HostRequest) (RenewReport, error)
 	// Tail gives whole lines of output from a byte position on, and waits for some.
 	Tail(context.Context, TailRequest) (TailReport, error)
+	// Segments tells where output lies from a byte position on, with leave to read it.
+	Segments(context.Context, SegmentsRequest) (SegmentsReport, error)
 	// Detach lets the host leave; the agent works on.
 	Detach(context.Context, HostRequest) (RenewReport, error)
 	// Interrupt pauses the run for a human.

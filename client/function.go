@@ -65,6 +65,11 @@ func (f *Function) Tail(ctx context.Context, q TailRequest) (TailReport, error) 
 	return call[TailReport](ctx, f, "tail", q)
 }
 
+// Segments implements [API].
+func (f *Function) Segments(ctx context.Context, q SegmentsRequest) (SegmentsReport, error) {
+	return call[SegmentsReport](ctx, f, "segments", q)
+}
+
 // Detach implements [API].
 func (f *Function) Detach(ctx context.Context, q HostRequest) (RenewReport, error) {
 	return call[RenewReport](ctx, f, "detach", q)

@@ -107,6 +107,7 @@ func TestEveryOperationIsCalledByItsName(t *testing.T) {
 		"attach":    func(f client.API) error { _, err := f.Attach(ctx, client.AttachRequest{}); return err },
 		"renew":     func(f client.API) error { _, err := f.Renew(ctx, client.HostRequest{}); return err },
 		"tail":      func(f client.API) error { _, err := f.Tail(ctx, client.TailRequest{}); return err },
+		"segments":  func(f client.API) error { _, err := f.Segments(ctx, client.SegmentsRequest{}); return err },
 		"detach":    func(f client.API) error { _, err := f.Detach(ctx, client.HostRequest{}); return err },
 		"interrupt": func(f client.API) error { _, err := f.Interrupt(ctx, client.HostRequest{}); return err },
 		"cancel":    func(f client.API) error { _, err := f.Cancel(ctx, client.CancelRequest{}); return err },

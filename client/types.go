@@ -47,6 +47,12 @@ type (
 	TailRequest = core.TailRequest
 	// TailReport is a piece of output.
 	TailReport = core.TailReport
+	// SegmentsRequest asks where output lies from a byte position on.
+	SegmentsRequest = core.SegmentsRequest
+	// SegmentsReport tells it, piece by piece.
+	SegmentsReport = core.SegmentsReport
+	// SegmentView is one piece: its bytes, or where they can be read for a while.
+	SegmentView = core.SegmentView
 	// CancelRequest asks that a run end.
 	CancelRequest = core.CancelRequest
 	// FailRequest has a run's host give it up.

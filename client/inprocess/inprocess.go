@@ -58,7 +58,7 @@ type Options struct {
 // needed are the outputs that it reads.
 var needed = []names.Output{
 	names.OutRunsTable, names.OutSandboxesTable, names.OutCheckpoints, names.OutBucket, names.OutReclaimQueue, names.OutEventBus,
-	names.OutCluster, names.OutCheckpoint, names.OutTools, names.OutInstall,
+	names.OutCluster, names.OutCheckpoint, names.OutTools, names.OutReapFunction, names.OutInstall,
 }
 
 // Open wires the session API to an installation, and looks at the clock. The tenant of a
@@ -99,7 +99,7 @@ func (o Options) session(c *clock) *core.Session {
 		Log: &core.LogWriter{
 			Log: runs, Blobs: blobs, Inline: limits.InlineSegment, Retention: limits.Retention + names.SegmentsOutlive,
 		},
-		Spool:  blobs,
+		Spool: blobs, Grants: blobs, Nudger: &lambdafn.Nudger{Lambda: functions, Reap: out(names.OutReapFunction)},
 		Prober: &core.JournalProber{Exec: exec, Sandboxes: boxes, Format: core.DefaultJournal, Limits: limits},
 		Keeper: lambdacheckpoint.Keeper{Caller: &lambdacheckpoint.Caller{
 			Lambda: functions, Function: out(names.OutCheckpoint), Timeout: limits.CaptureCall,
@@ -212,6 +212,10 @@ func (h *host) Renew(ctx context.Context, q client.HostRequest) (client.RenewRep
 
 func (h *host) Tail(ctx context.Context, q client.TailRequest) (client.TailReport, error) {
 	return do(ctx, h, "tail", q, (*core.Session).Tail)
+}
+
+func (h *host) Segments(ctx context.Context, q client.SegmentsRequest) (client.SegmentsReport, error) {
+	return do(ctx, h, "segments", q, (*core.Session).Segments)
 }
 
 func (h *host) Detach(ctx context.Context, q client.HostRequest) (client.RenewReport, error) {

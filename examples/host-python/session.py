@@ -218,6 +218,43 @@ SecretPlan = TypedDict(
 )
 
 
+SegmentView = TypedDict(
+    'SegmentView',
+    {
+        'data': NotRequired[str],
+        'early': NotRequired[bool],
+        'end': int,
+        'from': int,
+        'headers': NotRequired[dict[str, str]],
+        'omitted': NotRequired[bool],
+        'sha256': NotRequired[str],
+        'until': NotRequired[int],
+        'url': NotRequired[str],
+    },
+)
+
+
+class SegmentsReport(TypedDict):
+    """
+    SegmentsReport tells pieces of a run's output in order, without a gap.
+    """
+
+    end: NotRequired[bool]
+    next: int
+    run: RunView
+    segments: list[SegmentView]
+
+
+SegmentsRequest = TypedDict(
+    'SegmentsRequest',
+    {
+        'from': int,
+        'run': str,
+        'tenant': str,
+    },
+)
+
+
 class SetupStep(TypedDict):
     """
     SetupStep is one command of the set-up.
@@ -420,6 +457,7 @@ class Answer(TypedDict):
     interrupt: NotRequired[RenewReport]
     list: NotRequired[ListRunsReport]
     renew: NotRequired[RenewReport]
+    segments: NotRequired[SegmentsReport]
     start: NotRequired[StartReport]
     tail: NotRequired[TailReport]
 
@@ -479,6 +517,7 @@ class Call(TypedDict):
     interrupt: NotRequired[HostRequest]
     list: NotRequired[ListRunsRequest]
     renew: NotRequired[HostRequest]
+    segments: NotRequired[SegmentsRequest]
     start: NotRequired[StartRequest]
     tail: NotRequired[TailRequest]
 

@@ -65,7 +65,7 @@ func session(b *boot.Boot) *core.Session {
 		Log: &core.LogWriter{
 			Log: runs, Blobs: blobs, Inline: limits.InlineSegment, Retention: limits.Retention + names.SegmentsOutlive,
 		},
-		Spool: blobs, Nudger: &lambdafn.Nudger{Lambda: functions, Reap: b.Get(names.ReapFunction)},
+		Spool: blobs, Grants: blobs, Nudger: &lambdafn.Nudger{Lambda: functions, Reap: b.Get(names.ReapFunction)},
 		Prober: &core.JournalProber{Exec: exec, Sandboxes: boxes, Format: core.DefaultJournal, Limits: limits},
 		Keeper: lambdacheckpoint.Keeper{Caller: &lambdacheckpoint.Caller{
 			Lambda: functions, Function: b.Get(names.CheckpointFunction), Timeout: limits.CaptureCall,

@@ -78,6 +78,8 @@ var operations = map[string]operation{
 		"unknown-run", "claim-lost", "writer-lost"),
 	"tail": call((*core.Session).Tail, "Gives whole lines of output from a byte position on, and waits for some.",
 		"unknown-run", "claim-lost", "journal-stalled", "busy"),
+	"segments": call((*core.Session).Segments, "Tells where output lies from a byte position on, each piece with leave to read it for 15 minutes; what a sandbox has sent ahead of the log is `early`.",
+		"unknown-run", "no-grants"),
 	"detach":    call((*core.Session).Detach, "Lets the host leave; the agent works on.", "unknown-run"),
 	"interrupt": call((*core.Session).Interrupt, "Pauses the run for a human; a run with this one as its parent goes on for it.", "unknown-run", "claim-lost", "cancel-requested"),
 	"cancel":    call((*core.Session).Cancel, "Ends the run, from any host; with the host that has it, at once.", "unknown-run", "terminal-run"),

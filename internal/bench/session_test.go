@@ -164,7 +164,7 @@ func (h *hosts) begin(t *testing.T, run, thread, shell string) (hosted, core.Sta
 	r := hosted{h, core.RunKey{Tenant: "acme", Run: core.RunID(run)}, "host-of-the-bench-" + run, h.session()}
 	q := core.StartRequest{
 		RunKey: r.key, Thread: core.ThreadID(thread), Host: r.host, Agent: core.AgentPlan{Shell: shell},
-		Definition: &core.Definition{Name: "bench", Version: 1, Task: core.TaskTemplate{
+		Definition: &core.Definition{Name: "bench", Version: 1, DestroyOnComplete: run == thread, Task: core.TaskTemplate{
 			TaskDefinition: "hosted", Container: container, Subnets: []string{"subnet-bench"},
 		}},
 	}
@@ -237,7 +237,7 @@ func nudged(t *testing.T, _ int) []figure {
 // nudgedRun is one of them; its agent says when it ends, and a user wants it no more.
 func (h *hosts) nudgedRun(t *testing.T, i int) time.Duration {
 	name := fmt.Sprintf("nudged-%d", i)
-	r, report := h.begin(t, name, name, "sleep 1; date +%s.%N; exit 1") // a run that failed keeps no sandbox warm
+	r, report := h.begin(t, name, name, "sleep 1; date +%s.%N")
 	if _, err := r.session.Detach(t.Context(), core.HostRequest{RunKey: r.key, Host: r.host}); err != nil {
 		t.Error(err)
 		return 0

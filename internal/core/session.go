@@ -17,8 +17,9 @@ type Session struct {
 	Binds       SessionTransactions
 	Controls    Controls
 	Log         *LogWriter
-	Spool       Spool  // nil: the sandbox alone knows what the log lacks
-	Nudger      Nudger // nil: a cancelled run waits for the next sweep
+	Spool       Spool      // nil: the sandbox alone knows what the log lacks
+	Nudger      Nudger     // nil: a cancelled run waits for the next sweep
+	Grants      GetGranter // nil: nobody reads the log's objects by himself
 	Prober      Prober
 	Notes       Notes
 	Keeper      ThreadKeeper  // nil: no checkpoints are kept

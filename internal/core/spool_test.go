@@ -368,3 +368,65 @@ func TestATailTellsItsHostOfACancel(t *testing.T) {
 		}
 	})
 }
+
+// TestAViewerReadsSegments by byte position: from the log, then what was sent ahead of it,
+// each piece under a grant.
+func TestAViewerReadsSegments(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHosting(t)
+		h.ready(startOf("r", "one"))
+		s := h.self()
+		s.Spool, s.Grants = h.store, h.store
+		c := host{h, "r", "one"}
+		h.fleet.Write("r", long)
+		given, err := c.tail(0, 0)
+		h.must(err)
+		_, err = c.tail(given.Next, 0) // what was given out goes to the log
+		h.must(err)
+		end := h.run("r").LogEnd
+		h.store.Spool(key("r"), end-10, []byte(long[end-10:]+"ahead\n"))
+		var seen []byte
+		for from := int64(0); ; {
+			report, err := s.Segments(t.Context(), core.SegmentsRequest{RunKey: key("r"), From: from})
+			h.must(err)
+			for _, p := range report.Segments {
+				data := p.Data
+				if p.URL != "" {
+					data, err = h.store.Download(t.Context(), core.Grant{URL: p.URL, Header: p.Headers, Until: p.Until})
+					h.must(err)
+				}
+				if p.Early != (p.From >= end-10) || int64(len(data)) != p.End-p.From || p.From > from {
+					t.Fatalf("piece %d to %d, early %v, of %d bytes, from %d", p.From, p.End, p.Early, len(data), from)
+				}
+				seen, from = append(seen[:p.From], data...), p.End
+			}
+			if report.Next != from || report.End {
+				t.Fatalf("next %d, end %v, want %d", report.Next, report.End, from)
+			}
+			if len(report.Segments) == 0 {
+				break
+			}
+		}
+		if string(seen) != long+"ahead\n" {
+			t.Errorf("a viewer sees %d bytes", len(seen))
+		}
+		h.fleet.Exit("r", 0)
+		for from := end; ; {
+			report, err := c.tail(from, 0)
+			h.must(err)
+			if from = report.Next; report.End {
+				break
+			}
+		}
+		last, err := s.Segments(t.Context(), core.SegmentsRequest{RunKey: key("r"), From: int64(len(long))})
+		h.must(err)
+		if !last.End || len(last.Segments) != 0 {
+			t.Errorf("at the end: %+v", last)
+		}
+		for _, bad := range []core.SegmentsRequest{{RunKey: key("r"), From: -1}, {RunKey: key("other")}, {}} {
+			if _, err := s.Segments(t.Context(), bad); err == nil {
+				t.Errorf("%+v is answered", bad)
+			}
+		}
+	})
+}

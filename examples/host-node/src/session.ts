@@ -14,6 +14,7 @@ export interface SandkeeperSession {
     interrupt?: RenewReport;
     list?: ListRunsReport;
     renew?: RenewReport;
+    segments?: SegmentsReport;
     start?: StartReport;
     tail?: TailReport;
   };
@@ -29,6 +30,7 @@ export interface SandkeeperSession {
     interrupt?: HostRequest;
     list?: ListRunsRequest;
     renew?: HostRequest;
+    segments?: SegmentsRequest;
     start?: StartRequest;
     tail?: TailRequest;
   };
@@ -158,6 +160,52 @@ export interface FinishReport {
    * what a finishing one waits for
    */
   waiting?: string;
+}
+/**
+ * SegmentsReport tells pieces of a run's output in order, without a gap.
+ */
+export interface SegmentsReport {
+  /**
+   * End says that nothing follows.
+   */
+  end?: boolean;
+  /**
+   * from where to ask again
+   */
+  next: number;
+  run: RunView;
+  segments: SegmentView[];
+}
+/**
+ * SegmentView is a piece of a run's output: its bytes, or where they can be read for a while.
+ */
+export interface SegmentView {
+  /**
+   * base64
+   */
+  data?: string;
+  /**
+   * Early says that the log does not have the piece yet: a sandbox has sent it ahead, and what the log has there in the end is what counts.
+   */
+  early?: boolean;
+  end: number;
+  from: number;
+  headers?: {
+    [k: string]: string;
+  };
+  omitted?: boolean;
+  /**
+   * hex, over the piece's bytes
+   */
+  sha256?: string;
+  /**
+   * how long the URL is good
+   */
+  until?: number;
+  /**
+   * to GET, with these headers
+   */
+  url?: string;
 }
 /**
  * TailReport is a piece of a run's output: whole lines, unless the run has ended or a line is very long. The newline of the last one may come with the next piece.
@@ -294,6 +342,14 @@ export interface ListRunsRequest {
   active?: boolean;
   tenant: string;
   thread: string;
+}
+/**
+ * SegmentsRequest asks where the output of a run lies, from a byte position on: for viewers that read it from the store themselves, and come back with the position they got to.
+ */
+export interface SegmentsRequest {
+  from: number;
+  run: string;
+  tenant: string;
 }
 /**
  * StartRequest begins a run, or asks how far its start is.
