@@ -9,6 +9,10 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/core"
 )
 
+// keeperTimeout bounds a request to the keeper, which may well outlive its lease. It is
+// never over in the very moment in which a wait is.
+const keeperTimeout = 20*time.Minute + 7*time.Millisecond
+
 // branches is how many threads may be forked in each family.
 const branches = 4
 
@@ -34,7 +38,7 @@ func (w *world) enterKeeper(c Choice, r *agentRun) {
 	if c.Op == OpSave || c.Op == OpVerify {
 		key = w.threadKey(r) // where there are sandboxes
 	}
-	w.spawn(c.ID, "keeper", string(c.Op)+" of "+key.String(), c.Run, hostTimeout(c.ID), func(ctx context.Context, a *actor) {
+	w.spawn(c.ID, "keeper", string(c.Op)+" of "+key.String(), c.Run, keeperTimeout, func(ctx context.Context, a *actor) {
 		do(ctx, a, key, how)
 		w.judgeLeaving(a)
 	})
@@ -229,7 +233,7 @@ func (w *world) enterWork(c Choice, r *agentRun) {
 	}
 	j := at[min(c.N/6, len(at)-1)]
 	j.busy = true
-	w.spawn(c.ID, "agent", fmt.Sprintf("%s in %s", j.job.ID, j.thread), c.Run, hostTimeout(c.ID), func(ctx context.Context, a *actor) {
+	w.spawn(c.ID, "agent", fmt.Sprintf("%s in %s", j.job.ID, j.thread), c.Run, keeperTimeout, func(ctx context.Context, a *actor) {
 		defer func() { j.busy = false }()
 		if j.thread.Tenant != "" {
 			a.fences[j.thread] = j.fence

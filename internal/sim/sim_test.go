@@ -130,7 +130,7 @@ var common = []string{
 	"fork of 1", "fork of 2", "fork of 3", "fork refused: fork-destination-not-empty", "head deleted", "old checkpoints taken away",
 	"collection planned", "objects collected", "collect refused: writer-conflict", "collect refused: writer-lost", "unpinned",
 	"conversation saved", "conversation refused: stale-conversation", "a host waits for a collector",
-	"ready created", "ready resumed", "start waits: launch", "start waits: reclaim", "start waits: restore",
+	"ready created", "ready resumed", "start waits: launch", "start waits: reclaim",
 	"start waits: writer", "begin refused: thread-busy", "begin refused: attached-elsewhere", "begin refused: writer-conflict", "begin refused: cancel-requested",
 	"attach", "takeover", "renew", "renew refused: claim-lost", "renew refused: writer-lost", "detach", "interrupt", "continue",
 	"continue refused: attached-elsewhere", "cancel", "fail", "finished", "finished with a checkpoint", "finishing checkpoint",
