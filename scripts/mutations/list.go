@@ -25,6 +25,19 @@ const (
 	logs       = "internal/core/log.go"
 	owed       = "internal/core/owed.go"
 	captures   = "internal/core/reclaim_owed.go"
+	threads    = "internal/core/thread_transition.go"
+	points     = "internal/core/checkpoint.go"
+	collects   = "internal/core/collect.go"
+	forks      = "internal/core/fork.go"
+	uploads    = "internal/core/capture.go"
+	commits    = "internal/core/commit.go"
+	histories  = "internal/core/history.go"
+	leases     = "internal/core/lease.go"
+	steps      = "internal/core/step.go"
+	sessions   = "internal/core/session.go"
+	starts     = "internal/core/session_start.go"
+	continues  = "internal/core/session_continue.go"
+	records    = "internal/core/session_record.go"
 )
 
 func one(name, file, old, new string) mutation {
@@ -274,6 +287,106 @@ var mutations = []mutation{
 `, `	row.UpdatedAt = t.Now
 	return row, nil
 `),
+
+	// The keeper of checkpoints.
+	one("a loss does not ask whether a capture may have begun since", threads,
+		`		check{th.Fence == t.Fence, "fence"},
+	); why != "" {
+		return threadRefusal(t, th, why)
+	}
+	th.WorkspaceLost`, `	); why != "" {
+		return threadRefusal(t, th, why)
+	}
+	th.WorkspaceLost`),
+	one("a workspace is superseded by what follows on it", captures,
+		`	_, err = l.threads.Checkpoint(ctx, th.ThreadKey, CheckpointOf(r.RunKey.Run))
+	return isNotFound(err), ignoreNotFound(err)
+`, `	return true, nil
+`),
+	one("a lease that lives is taken", threads,
+		`	if th.Lease.Live(t.Now) && th.Lease.Owner != t.Owner {`, `	if th.Lease.Owner == "?" {`),
+	one("a lease is taken under the fence of the one before", threads, `		th.Fence++
+	}
+	th.Lease, th.UpdatedAt = Lease{t.Owner`, `		th.Fence = max(th.Fence, 1)
+	}
+	th.Lease, th.UpdatedAt = Lease{t.Owner`),
+	one("a commit takes any checkpoint of its name for its own", points,
+		`	return taken.Thread == t.Checkpoint.Thread && taken.Digest == t.Checkpoint.Digest && taken.Digest != "" &&
+		taken.ForkOf == t.Checkpoint.ForkOf`, `	return taken.ID == t.Checkpoint.ID`),
+	one("a save takes another thread's checkpoint for its own", steps,
+		`	case err == nil && made.ThreadKey == q.ThreadKey:`, `	case err == nil:`),
+	one("a head is deleted without its lease", points, `		check{th.Writes(t.Writer, t.Now), "writer-lost"},
+		check{th.Head == t.Checkpoint.ID, "not-head"},`, `		check{th.Head == t.Checkpoint.ID, "not-head"},`),
+	one("a head is deleted that is none any more", points, `		check{th.Writes(t.Writer, t.Now), "writer-lost"},
+		check{th.Head == t.Checkpoint.ID, "not-head"},`, `		check{th.Writes(t.Writer, t.Now), "writer-lost"},`),
+	one("retention does not ask for its lease", points, `		check{th.Writes(t.Writer, t.Now), "writer-lost"},
+		check{!slices.ContainsFunc(`, `		check{!slices.ContainsFunc(`),
+	one("a step is begun without its lease", threads, `	why := lost(th, t.Owner, t.Step.Fence, t.Now)
+	if why == "" {
+		why = failing(check{th.Seen() == t.Seen, "step"})
+	}
+`, `	why := failing(check{th.Seen() == t.Seen, "step"})
+`),
+	one("an agent is heard whose fence is dead", threads, `		check{th.Fence == t.Fence && th.Lease.Live(t.Now), "writer-lost"},
+		check{th.Step != nil && th.Step.Token == t.Token && th.Step.State == StepWorking, "step"},
+		check{t.Grant`, `		check{th.Step != nil && th.Step.Token == t.Token && th.Step.State == StepWorking, "step"},
+		check{t.Grant`),
+	one("a step is ended under a dead fence", threads, `		check{th.Fence == t.Fence, "writer-lost"},
+		check{th.Step != nil && th.Step.Token == t.Token && th.Step.State == StepWorking, "step"},
+	); why != "" {
+		return threadRefusal(t, th, why)
+	}
+	step := *th.Step
+	step.State`, `		check{th.Step != nil && th.Step.Token == t.Token && th.Step.State == StepWorking, "step"},
+	); why != "" {
+		return threadRefusal(t, th, why)
+	}
+	step := *th.Step
+	step.State`),
+	one("the keeper keeps its lease when it is done", leases, `	err = do(th.Writer())
+	if late := k.giveBack(ctx, th.Writer()); err == nil && late != nil {
+		return fmt.Errorf("give back lease of thread %s: %w", key, late)
+	}
+	return err
+`, `	return do(th.Writer())
+`),
+	one("a collector keeps its lease for ever", leases, `func (k *Keeper) giveBack(ctx context.Context, w Writer) error {
+`, `func (k *Keeper) giveBack(ctx context.Context, w Writer) error {
+	if w.Owner > "gc:" && w.Owner < "gd" {
+		_, _ = k.Threads.UpdateThread(context.WithoutCancel(ctx), w.ThreadKey, RenewLease{Owner: w.Owner, Fence: w.Fence, Now: nowMillis(), Until: nowMillis().Add(24 * LeaseLife)})
+		return nil
+	}
+`),
+	one("a collection does not look at pins", collects, `	for range 2 {
+		pins`, `	for range 0 {
+		pins`),
+	one("a collection does not look at the conversation", collects, `	if c.thread.Conversation.Version > 0 {`, `	if c.thread.Conversation.Version < 0 {`),
+	one("a collection raises the floor without its lease", threads, `	if why := lost(th, t.Owner, t.Fence, t.Now); why != "" {
+		return threadRefusal(t, th, why)
+	}
+	th.Floor`, `	th.Floor`),
+	one("a commit does not ask whether its packs are stored", commits, `		if err == nil && !there {`, `		if err == nil && !there && own[i].Fence < 0 {`),
+	one("what is needed still is unpinned", collects, `		if c.owners[owner] {
+			continue
+		}
+`, ``),
+	one("a fork puts no pins", forks, `	return Branch{Writer: w, Checkpoint: c, Pins: pins}, err`, `	return Branch{Writer: w, Checkpoint: c, Pins: pins[:0]}, err`),
+	one("a fork's packs count as its own", forks, `		return cmp.Or(r.packs[nameOf(p)].Owner, source.Thread)`, `		return r.packs[nameOf(p)].Owner`),
+	one("a fork is written branch by branch", forks, `	if err := k.Threads.Fork(ctx, t); err != nil {
+		return nil, err
+	}
+`, `	for _, b := range t.Branches {
+		if err := k.Threads.Fork(ctx, Fork{Now: t.Now, Source: t.Source, Branches: []Branch{b}, Release: t.Release}); err != nil {
+			return nil, err
+		}
+	}
+`),
+
+	// Sessions.
+	one("the sandbox of a live run is taken", starts, `	case err == nil && !latest.Status.Terminal():`, `	case err == nil && latest.Status == "?":`),
+	one("a continuation owes nothing of what its parent did", continues,
+		`		child.Start.Owes = finish.Owes && s.begun(over.run)
+`, ``),
 
 	// The operator.
 	one("hold does not look at the ledger row", operate,

@@ -126,7 +126,7 @@ func try(dir string, m mutation, learn bool) (verdict, error) {
 			return v, fmt.Errorf("the script that was learnt breaks the sound code as well: %s", reason(said))
 		}
 	}
-	v.episodes, err = catch(ctx, binary, "TestSimulation", "SIM_SHRINK=no")
+	v.episodes, err = catch(ctx, binary, "TestSimulation", "SIM_SHRINK=no", "SIM_STEPS=100000")
 	return v, err
 }
 
@@ -203,9 +203,9 @@ func markdown(verdicts []verdict) []byte {
 		case v.script == "" && v.episodes == "":
 			check, in = "none", "-"
 		case v.script == "":
-			check, in = v.episodes, "50,000 steps"
+			check, in = v.episodes, "100,000 steps"
 		case v.episodes != "":
-			in = "a kept script, 50,000 steps"
+			in = "a kept script, 100,000 steps"
 		}
 		fmt.Fprintf(&b, "| %s | `%s` | %s | %s |\n", v.name, filepath.Base(v.file), strings.ReplaceAll(check, "|", "\\|"), in)
 	}
