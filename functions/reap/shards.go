@@ -39,7 +39,7 @@ func (h handler) shards(ctx context.Context, event json.RawMessage) (events.SQSE
 	out := events.SQSEventResponse{BatchItemFailures: []events.SQSBatchItemFailure{}}
 	for _, message := range batch.Records {
 		if err := h.shard(ctx, message); err != nil {
-			h.log.ErrorContext(ctx, "reap", "message", message.MessageId, "err", err)
+			h.log.ErrorContext(ctx, "reap", "messageId", message.MessageId, "err", err)
 			out.BatchItemFailures = append(out.BatchItemFailures, events.SQSBatchItemFailure{ItemIdentifier: message.MessageId})
 		}
 	}

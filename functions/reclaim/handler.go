@@ -44,7 +44,7 @@ func (h handler) handle(ctx context.Context, batch events.SQSEvent) (events.SQSE
 		outcome, err := h.one(ctx, message)
 		values.AddReclaim(outcome, err != nil)
 		if err != nil {
-			h.log.ErrorContext(ctx, "reclaim", "message", message.MessageId, "outcome", outcome, "err", err)
+			h.log.ErrorContext(ctx, "reclaim", "messageId", message.MessageId, "outcome", outcome, "err", err)
 			out.BatchItemFailures = append(out.BatchItemFailures, events.SQSBatchItemFailure{ItemIdentifier: message.MessageId})
 		}
 	}

@@ -25,12 +25,13 @@ func (operation) tenant(q any) core.TenantID {
 }
 
 // about is what a log says of a request: run and thread, never what they hold.
-func (operation) about(q any) []any {
+func (o operation) about(q any) []any {
 	var out []any
-	for _, name := range []string{"Run", "Thread"} {
-		if f := reflect.ValueOf(q).FieldByName(name); f.IsValid() {
-			out = append(out, name, f.String())
-		}
+	if f := reflect.ValueOf(q).FieldByName("Run"); f.IsValid() {
+		out = append(out, "run", core.RunKey{Tenant: o.tenant(q), Run: core.RunID(f.String())}.String())
+	}
+	if f := reflect.ValueOf(q).FieldByName("Thread"); f.IsValid() {
+		out = append(out, "thread", f.String())
 	}
 	return out
 }

@@ -59,7 +59,7 @@ func (k *Keeper) start(ctx context.Context, q stepRequest, step Step, at startOf
 	}
 	began, err := k.Agents.Start(ctx, at.target, job)
 	if err != nil {
-		k.log().Warn("start agent", "thread", q.ThreadKey.String(), "step", string(q.id), "error", err)
+		k.log().Warn("start agent", "thread", q.ThreadKey.String(), "step", string(q.id), "err", err)
 	}
 	why, final := judgeStart(began, err, at.young)
 	switch {

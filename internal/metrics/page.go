@@ -21,8 +21,22 @@ func Page() string {
 	for _, a := range Alarms {
 		fmt.Fprintf(&b, "| [%s](runbook.md#%s) | %s | %s |\n", a.Name, a.Name, a.rule(), a.About)
 	}
+	b.WriteString(pageLogs)
+	for _, k := range LogKeys {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", k.Name, k.About)
+	}
 	return b.String()
 }
+
+const pageLogs = `
+## Logs
+
+One line of JSON for each decision, with its evidence, under a fixed message: ` + "`run`, `sweep`, `reap`, `daily`, `leak`, `reclaim`, `step`, `collect`, `checkpoint`, `agent`, `session`" + ` and what goes wrong on the way. Lambda adds
+` + "`timestamp`, `level`, `message` and `requestId`" + `. Members have these names and no others; no line holds a token, a prompt or output.
+
+| member | what it is |
+| --- | --- |
+`
 
 const pageHead = `# Metrics
 
