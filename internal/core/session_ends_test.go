@@ -232,24 +232,24 @@ var ends = []struct {
 		e.started()
 		e.fleet.Exit("r", 0)
 		e.finish()
-	}, fate{status: core.Completed, sandbox: "warm", head: "checkpoint-r", whole: true, told: "ready r"}},
+	}, fate{status: core.Completed, sandbox: "warm", head: "checkpoint-r", checkpoint: core.CheckpointDone, whole: true, told: "ready r"}},
 	{"a finish ends the sandbox where the definition says so, after the checkpoint", func(d *core.Definition) { d.DestroyOnComplete = true }, func(e *ending) {
 		e.started()
 		e.fleet.Exit("r", 0)
 		e.finish()
-	}, fate{status: core.Completed, sandbox: "gone", head: "checkpoint-r", whole: true, told: "ready r, destroyed r"}},
+	}, fate{status: core.Completed, sandbox: "gone", head: "checkpoint-r", checkpoint: core.CheckpointDone, whole: true, told: "ready r, destroyed r"}},
 	{"a finish by a host that had left owes its reclaim", func(d *core.Definition) { d.DestroyOnComplete = true }, func(e *ending) {
 		e.started()
 		_, err := e.me.detach()
 		e.must(err)
 		e.fleet.Exit("r", 0)
 		e.finish()
-	}, fate{status: core.Completed, sandbox: "gone", head: "checkpoint-r", whole: true, told: "ready r, destroyed r"}},
+	}, fate{status: core.Completed, sandbox: "gone", head: "checkpoint-r", checkpoint: core.CheckpointDone, whole: true, told: "ready r, destroyed r"}},
 	{"an agent's error is a finish: the sandbox is kept", nil, func(e *ending) {
 		e.started()
 		e.fleet.Exit("r", 3)
 		e.finish()
-	}, fate{status: core.Failed, code: "agent-exit", sandbox: "warm", head: "checkpoint-r", whole: true, told: "ready r"}},
+	}, fate{status: core.Failed, code: "agent-exit", sandbox: "warm", head: "checkpoint-r", checkpoint: core.CheckpointDone, whole: true, told: "ready r"}},
 	{"a host's error ends the sandbox, with that error", nil, func(e *ending) {
 		e.started()
 		_, err := e.self().Fail(e.t.Context(), core.FailRequest{RunKey: key("r"), Host: e.q.Host, Error: core.RunFault{Code: "host"}})
@@ -269,6 +269,17 @@ var ends = []struct {
 		}
 		e.swept()
 	}, fate{status: core.Failed, code: "host", sandbox: "gone", whole: true, told: "ready r, error r, destroyed r"}},
+	{"a warm sandbox ends after the definition's own time", func(d *core.Definition) { d.IdleTTLSeconds = 20 }, func(e *ending) {
+		e.started()
+		e.fleet.Exit("r", 0)
+		e.finish()
+		e.settle()
+		if box := e.box("r"); box.DueAt != now().Add(20*time.Second) {
+			e.t.Errorf("idle since %d, due at %d", box.IdleSince, box.DueAt)
+		}
+		time.Sleep(20 * time.Second)
+		e.sweepAs(e.store.Process)
+	}, fate{status: core.Completed, sandbox: "gone", head: "checkpoint-r", checkpoint: core.CheckpointDone, whole: true, told: "ready r, destroyed r"}},
 	{"a pause keeps everything but the lease", nil, func(e *ending) {
 		e.started()
 		_, err := e.me.interrupt()

@@ -155,7 +155,7 @@ func (s *Session) close(ctx context.Context, r Run) (FinishReport, error) {
 	if err != nil {
 		return FinishReport{}, err
 	}
-	finish.Owes = owes
+	finish.Owes, finish.Stored = owes, report.Checkpoint
 	over, err := s.conclude(ctx, r, finish)
 	report.Run = viewOf(over)
 	return report, lostClaim("finish", r.RunKey, err)

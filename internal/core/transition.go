@@ -313,6 +313,8 @@ type Finish struct {
 	ExpiresAt  Millis // when the record may go, unless a mark is still owed then
 	NotBefore  Millis // when a sweep sends the reclaim message again; not before the first was sent
 	Owes       bool   // a checkpoint of its workspace; needs a mark
+	// Stored is the checkpoint of its workspace, where one is stored.
+	Stored CheckpointID
 }
 
 // Name is "finish".
@@ -327,6 +329,7 @@ func (t Finish) Apply(r Run) (Run, error) {
 			check{t.Status.Terminal(), "status"},
 			check{r.LogEnd == t.Transcript.Bytes, "log-end"},
 			check{!t.Owes || t.Reclaim != ReclaimNone, "owes"},
+			check{!t.Owes || t.Stored == "", "stored"},
 		)
 	}
 	if why != "" {
@@ -341,6 +344,9 @@ func (t Finish) Apply(r Run) (Run, error) {
 	}
 	if t.Owes {
 		r.Checkpoint = RunCheckpoint{State: CheckpointOwed}
+	}
+	if t.Stored != "" {
+		r.Checkpoint = RunCheckpoint{State: CheckpointDone, ID: t.Stored}
 	}
 	r.Row, r.DueAt, r.ReclaimSince = RowNone, 0, 0
 	if t.Reclaim != ReclaimNone {

@@ -155,6 +155,12 @@ func finish(c *change, t core.Finish) {
 	if t.Owes {
 		c.set("checkpoint", checkpointRow{State: core.CheckpointOwed})
 	}
+	if t.Stored != "" {
+		c.set("checkpoint", checkpointRow{State: core.CheckpointDone, ID: t.Stored})
+	}
+	if t.Owes && t.Stored != "" {
+		c.never()
+	}
 	if t.Owes && t.Reclaim == core.ReclaimNone {
 		c.never()
 	}

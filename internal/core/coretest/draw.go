@@ -246,8 +246,8 @@ func drawFinish(rt *rapid.T, r core.Run) core.Transition {
 		Epoch: as(rt, "epoch", r.Epoch, epochs), Nonce: as(rt, "mine", r.ClaimNonce, nonces), Now: moments.Draw(rt, "now"),
 		Status:     as(rt, "becomes", core.Failed, statuses),
 		Transcript: core.Transcript{Bytes: as(rt, "log end", r.LogEnd, sizes), SHA256: "00", Complete: booleans.Draw(rt, "whole")},
-		Owes:       booleans.Draw(rt, "a checkpoint"),
-		Reclaim:    kinds.Draw(rt, "owes"), NotBefore: moments.Draw(rt, "notBefore"), ExpiresAt: times.Draw(rt, "expires"),
+		Owes:       booleans.Draw(rt, "a checkpoint"), Stored: rapid.SampledFrom([]core.CheckpointID{"", "", "c"}).Draw(rt, "stored"),
+		Reclaim: kinds.Draw(rt, "owes"), NotBefore: moments.Draw(rt, "notBefore"), ExpiresAt: times.Draw(rt, "expires"),
 	}
 	t.Error = maybe(rt, "with error", func(rt *rapid.T) core.RunError { return core.RunError{Code: "c", Message: texts.Draw(rt, "text")} })
 	t.ExitCode = maybe(rt, "with exit", func(rt *rapid.T) int { return rapid.IntRange(0, 2).Draw(rt, "exit") })
