@@ -21,7 +21,11 @@ engine=$!
 finish() {
 	kill "$engine" 2>/dev/null || true
 	wait "$engine" 2>/dev/null || true
-	rm -rf "$dir"
+	# Its network namespace for containers on this machine's network stays mounted.
+	while read -r _ place _; do
+		case "$place" in "$dir"/*) umount "$place" || true ;; esac
+	done </proc/mounts
+	rm -rf "$dir" || true
 }
 trap finish EXIT
 trap 'exit 130' INT TERM
