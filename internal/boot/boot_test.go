@@ -51,7 +51,7 @@ func TestReadEnvNamesAllThatIsMissing(t *testing.T) {
 	_, err := boot.ReadEnv(names.Reclaim, func(key string) (string, bool) {
 		return "", key == string(names.RunsTable) // set, but empty
 	})
-	if err == nil || err.Error() != "boot reclaim: missing environment: RUNS_TABLE, SANDBOXES_TABLE, CHECKPOINTS_TABLE, CHECKPOINT_FUNCTION, EVENT_BUS, INSTALL, LIMITS, MODE, ON_CHECKPOINT_FAILURE" {
+	if err == nil || err.Error() != "boot reclaim: missing environment: RUNS_TABLE, SANDBOXES_TABLE, CHECKPOINTS_TABLE, CHECKPOINT_FUNCTION, HOST_FUNCTIONS, EVENT_BUS, INSTALL, LIMITS, MODE, ON_CHECKPOINT_FAILURE" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -60,7 +60,7 @@ func TestReadEnvRefusesAValueThatIsNone(t *testing.T) {
 	for _, tt := range []struct{ name, mode, tables, want string }{
 		{"another mode", "dry-run", "t", `boot reclaim: MODE: want observe or enforce, got "dry-run"`},
 		{"a mode in capitals", "OBSERVE", "t", `boot reclaim: MODE: want observe or enforce, got "OBSERVE"`},
-		{"with others that are missing", "on", "", `boot reclaim: missing environment: RUNS_TABLE, SANDBOXES_TABLE, CHECKPOINTS_TABLE, CHECKPOINT_FUNCTION, EVENT_BUS, INSTALL, LIMITS; MODE: want observe or enforce, got "on"`},
+		{"with others that are missing", "on", "", `boot reclaim: missing environment: RUNS_TABLE, SANDBOXES_TABLE, CHECKPOINTS_TABLE, CHECKPOINT_FUNCTION, HOST_FUNCTIONS, EVENT_BUS, INSTALL, LIMITS; MODE: want observe or enforce, got "on"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := boot.ReadEnv(names.Reclaim, func(key string) (string, bool) {
