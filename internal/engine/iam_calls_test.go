@@ -129,7 +129,7 @@ var conditioned = map[string]conditionRow{
 	},
 	"ecs:CreateAction":    {[]string{"RunTask"}, []string{"CreateService"}},
 	"events:source":       {[]string{names.SourceOwn}, []string{names.SourceECS, "other"}},
-	"s3:prefix":           {[]string{"acme/spool/r/"}, []string{"", "acme/logs/r/", "acme/threads/t/"}},
+	"s3:prefix":           {[]string{"acme/spool/r/"}, []string{"", "acme/logs/r/", foreignPrefix}},
 	"iam:PassedToService": {[]string{"ecs-tasks.amazonaws.com"}, []string{"lambda.amazonaws.com", "ec2.amazonaws.com"}},
 }
 
@@ -140,6 +140,9 @@ type rule struct {
 	resources []string
 	context   map[string][]string // nil: none that matters
 	but       []string
+	// do tries it with that context at the engine; nil: as the action's row says, where
+	// there is none.
+	do func(ctx context.Context, c caller, resource string) error
 }
 
 // never are the rules of the design's table of functions and of its invariants.
@@ -166,6 +169,8 @@ func never(out engine.Outputs) []rule {
 		{name: "only the collection deletes objects", action: "s3:DeleteObjectVersion", resources: objects(out), but: []string{"checkpoint-role"}},
 		{name: "logs are deleted by nobody", action: "s3:DeleteObjectVersion", resources: objects(out)[:1]},
 		{name: "workspaces are read by the checkpoint function alone", action: "s3:GetObject", resources: objects(out)[1:2], but: []string{"checkpoint-role"}},
+		{name: "only the checkpoint function lists more than what runs have spooled", action: "s3:ListBucket", resources: []string{"arn:aws:s3:::" + out[names.OutBucket]},
+			context: map[string][]string{"s3:prefix": {foreignPrefix}}, do: listForeign, but: []string{"checkpoint-role"}},
 		{name: "no queue is emptied", action: "sqs:PurgeQueue", resources: queues(out)},
 		{name: "nobody changes code", action: "lambda:UpdateFunctionCode", resources: functions(out)},
 		{name: "nobody makes roles", action: "iam:CreateRole", resources: []string{"arn:aws:iam::" + engine.Account + ":role/own"}},
@@ -365,6 +370,15 @@ func deleteObject(ctx context.Context, c caller, resource string) error {
 func listBucket(ctx context.Context, c caller, resource string) error {
 	bucket, _ := objectOf(resource)
 	_, err := c.objects.ListObjectsV2(ctx, &s3.ListObjectsV2Input{Bucket: &bucket, Prefix: &conditioned["s3:prefix"].holds[0]})
+	return err
+}
+
+// foreignPrefix is of what no role lists: it stands in the fails of its condition too.
+const foreignPrefix = "acme/threads/t/"
+
+func listForeign(ctx context.Context, c caller, resource string) error {
+	bucket, _ := objectOf(resource)
+	_, err := c.objects.ListObjectsV2(ctx, &s3.ListObjectsV2Input{Bucket: &bucket, Prefix: new(foreignPrefix)})
 	return err
 }
 

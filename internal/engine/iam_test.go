@@ -222,8 +222,11 @@ func (w *iamWorld) testNever(t *testing.T) {
 					if role.policy.Allows(policy.Request{Action: rule.action, Resource: resource, Context: rule.context}) {
 						t.Errorf("%s may %s on %s", role.name, rule.action, resource)
 					}
-					do := calls[rule.action].do
-					if do == nil || rule.context != nil {
+					do := rule.do
+					if rule.context == nil {
+						do = calls[rule.action].do
+					}
+					if do == nil {
 						continue
 					}
 					if err := do(t.Context(), role.caller, resource); !isDenied(err) {
