@@ -61,6 +61,7 @@ func Decide(p Policy, q Request) Decision {
 		return denied("cannot tell what is asked for: %v", err)
 	}
 	d := &decider{Policy: p, root: cmp.Or(q.Root, "/"), left: maxCommands}
+	d.dirs = []string{d.from(d.root, use.dir)}
 	if answer := d.all(use); !answer.Allow {
 		return answer
 	}
@@ -88,7 +89,9 @@ func unless(restricted bool, format string, args ...any) Decision {
 type decider struct {
 	Policy
 	root string
-	left int // commands that are still looked at
+	left int      // commands that are still looked at
+	dirs []string // in which a command may run
+	lost bool     // there are others, and nobody can tell which
 }
 
 // maxCommands bounds what one request makes to be looked at, commands within commands
@@ -96,13 +99,14 @@ type decider struct {
 const maxCommands = 1000
 
 func (d *decider) all(u use) Decision {
+	d.move(u.commands)
 	for _, c := range u.commands {
 		if answer := d.command(c, false); !answer.Allow {
 			return answer
 		}
 	}
 	for _, name := range u.writes {
-		if answer := d.write(name); !answer.Allow {
+		if answer := d.writeAnywhere(name); !answer.Allow {
 			return answer
 		}
 	}
@@ -219,7 +223,9 @@ func (d *decider) script(script word) Decision {
 	if script.unknown() {
 		return unless(len(d.Commands.Deny) > 0, "run: a script that is not told")
 	}
-	for _, c := range parse(script.String()) {
+	commands := parse(script.String())
+	d.move(commands)
+	for _, c := range commands {
 		if answer := d.command(c, true); !answer.Allow {
 			return answer
 		}
@@ -234,5 +240,5 @@ func (d *decider) redirected(name word) Decision {
 	case name.String() == "/dev/null":
 		return allowed
 	}
-	return d.write(name.String())
+	return d.writeAnywhere(name.String())
 }

@@ -80,7 +80,10 @@ var disguises = []string{
 	"echo forbidden | bash", "bash <<<forbidden", "echo \"$'\" ; forbidden ; echo \"'\"", "# don't\nforbidden\n# '", "echo a#'\nforbidden\n'; forbidden",
 	"echo `echo \\`forbidden\\``", "f() { forbidden; }; f", "true &>/dev/null; forbidden", "forbidden>/dev/null", ">/dev/null forbidden", "2>&1 forbidden", "x[0]=1 forbidden",
 	"case x in x) forbidden;; esac", "until forbidden; do break; done", "trap forbidden EXIT", "true ;forbidden", "cat <<-E\n\tx\n\tE\nforbidden", "cat <<\"E\"; forbidden\nx\nE", "echo $((1)); forbidden",
-	"coproc forbidden; wait",
+	"coproc forbidden; wait", "function f { forbidden; }; f", "function f\n{ forbidden; }\nf", "time -p forbidden", "time -- forbidden", "! time -p forbidden",
+	"env -S 'forbidden x'", "env -vS 'forbidden x'", "env --split-string='forbidden x'", "env -S forbidden x", "shopt -s expand_aliases\nalias x='forbidden y'\nx",
+	"mapfile -C forbidden -c 1 <<<x", "source <(echo forbidden)", ". /dev/stdin <<<forbidden", "source /dev/stdin <<E\nforbidden\nE", "bash /dev/stdin <<<forbidden",
+	"echo forbidden | bash /dev/fd/0", "echo forbidden | xargs -n1 env",
 }
 
 // TestTheDisguisesAreReal runs each in a shell: what the test above calls a bypass does
@@ -146,6 +149,46 @@ func TestPathsAreCleanedAndLinksFollowed(t *testing.T) {
 	check(t, p, policy.Request{Tool: "Read", Input: json.RawMessage(`{"file_path":"/etc/hosts"}`), Root: root}, true)
 	check(t, p, bash("ls > /etc/passwd"), false)
 	check(t, p, bash("ls 2>/dev/null"), true)
+}
+
+// TestAPathIsTakenWhereTheCommandRuns: what a script changes to, and what the tool is
+// told to run in, is where its relative paths begin.
+func TestAPathIsTakenWhereTheCommandRuns(t *testing.T) {
+	p := policy.Policy{Write: policy.Rules{Allow: []string{"/workspace"}, Deny: []string{"/workspace/keep"}}}
+	for _, command := range []string{
+		"cd src && go test >out", "cd /workspace/src; echo >x", "cd -- src; echo >x", "for f in a b; do echo $f >>x; done", "sh -c 'cd src; echo >x'", "x=$(ls); cd src; echo >x",
+		"env A=B ls >x", "cd /etc; echo >/workspace/x", "ls >&2", "ls 2>&1-", "ls >x 2>&1;ls", "cd /etc; cat <x",
+	} {
+		check(t, p, bash(command), true)
+	}
+	for _, command := range []string{
+		"cd /etc && echo >x", "echo >x; cd /", "cd src; echo >../x", "cd /etc\necho >x", "pushd /etc; echo >x", "builtin cd /etc; echo >x", "command cd /etc; echo >x", "(cd /etc; cat >x)", "cd keep; echo >x", "cd ..; echo >x", "cd -; echo >x", "cd; echo >x",
+		"cd $d; echo >x", "$c /etc; echo >x", "eval 'cd /etc'; echo >x", "sh -c 'cd /etc; echo >x'", "for i in 1 2; do echo >x; cd ..; done", "f() { cd ..; }; f; f; echo >../x", "CDPATH=/ cd etc; echo >x",
+		"env -C /etc sh -c 'echo >x'", "su - -c 'echo >x'", "cd a; cd b; cd c; cd d; cd ../../../../..; echo >x", "echo x >&1/../../etc/x", "echo x >&/etc/x", "echo x &>/etc/x", "echo x <>/etc/x",
+	} {
+		check(t, p, bash(command), false)
+	}
+	for input, want := range map[string]bool{
+		`{"command":"echo >x","workdir":"/etc"}`: false, `{"command":"echo >x","cwd":".."}`: false, `{"command":"echo >x","working_directory":"keep"}`: false, `{"command":"echo >x","workdir":"src"}`: true,
+		`{"command":["bash","-lc","echo >x"],"workdir":"/etc"}`: false, `{"command":"echo >x","cwd":"src","workdir":"src"}`: false, `{"path":"x","cwd":"/etc"}`: false, `{"path":"/workspace/x","cwd":"/etc"}`: true,
+	} {
+		check(t, p, policy.Request{Tool: "shell", Input: json.RawMessage(input), Root: "/workspace"}, want)
+	}
+}
+
+// TestMembersAreKnownHoweverTheyAreSpelled, and whether they are one text or many.
+func TestMembersAreKnownHoweverTheyAreSpelled(t *testing.T) {
+	p := policy.Policy{Commands: policy.Rules{Deny: []string{"forbidden", "git push"}}, Write: policy.Rules{Deny: []string{"/etc"}}, Reach: policy.Rules{Deny: []string{"evil.com"}}}
+	for _, input := range []string{
+		`{"filePath":"/etc/x"}`, `{"FilePath":"/etc/x"}`, `{"file-path":"/etc/x"}`, `{"notebookPath":"/etc/x"}`, `{"paths":["/workspace/x","/etc/x"]}`, `{"source":"/etc/x","destination":"/workspace/x"}`, `{"outputFile":"/etc/x"}`,
+		`{"command":"sudo","args":["forbidden"]}`, `{"command":"git","args":["push"]}`, `{"command":"sh","args":["-c","true; forbidden"]}`, `{"commands":["ls","forbidden"]}`, `{"shellCommand":"forbidden"}`, `{"commandLine":"forbidden"}`,
+		`{"urls":["https://example.com","https://evil.com"]}`, `{"file_path":"/workspace/x","filePath":"/etc/x"}`, `{"paths":[{"path":"/etc/x"}]}`,
+	} {
+		check(t, p, policy.Request{Tool: "move_file", Input: json.RawMessage(input), Root: "/workspace"}, false)
+	}
+	for _, input := range []string{`{"filePath":"/workspace/x"}`, `{"command":"git","args":["pull"]}`, `{"paths":[]}`, `{"commands":["ls"]}`, `{"source":"a","destination":"b"}`} {
+		check(t, p, policy.Request{Tool: "move_file", Input: json.RawMessage(input), Root: "/workspace"}, true)
+	}
 }
 
 func TestHostsAreKnownHoweverTheyAreWritten(t *testing.T) {

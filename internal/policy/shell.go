@@ -70,7 +70,9 @@ var (
 	wrappers = []string{
 		"sudo", "doas", "env", "command", "builtin", "exec", "nohup", "time", "timeout", "nice", "ionice", "xargs", "setsid", "stdbuf",
 		"busybox", "toybox", "chroot", "unshare", "nsenter", "find", "fd", "strace", "flock", "runuser", "setpriv", "chrt", "taskset",
-		"coproc", "npx", "bunx", "watch", "parallel", "ssh", "su", "script",
+		"coproc", "npx", "bunx", "watch", "parallel", "ssh", "su", "script", "hash", "mapfile", "readarray", "ip", "setarch", "linux32", "linux64",
+		"prlimit", "numactl", "choom", "fakeroot", "proot", "bwrap", "firejail", "systemd-run", "pkexec", "gosu", "su-exec", "tini", "dumb-init",
+		"ltrace", "unbuffer", "rlwrap", "entr", "sg", "cpulimit", "daemonize", "xvfb-run", "dbus-run-session", "start-stop-daemon",
 	}
 	// keywords may stand before a command.
 	keywords = []string{"if", "then", "else", "elif", "do", "while", "until", "!", "{", "time"}
@@ -81,10 +83,18 @@ func (c command) bare() []word {
 	words := c.words
 	for len(words) > 0 {
 		text := words[0].String()
-		if !slices.Contains(keywords, text) && !assigns(words[0]) {
-			break
+		switch {
+		case text == "time":
+			for words = words[1:]; len(words) > 0 && (words[0].String() == "-p" || words[0].String() == "--"); {
+				words = words[1:]
+			}
+		case text == "function" && len(words) > 1:
+			words = words[2:] // behind its name
+		case slices.Contains(keywords, text) || assigns(words[0]):
+			words = words[1:]
+		default:
+			return words
 		}
-		words = words[1:]
 	}
 	return words
 }
@@ -111,11 +121,25 @@ func (c command) disguised() [][]word {
 		for i := 1; i < len(words) && i < maxWords; i++ {
 			all = append(all, words[i:])
 		}
-		if len(words) > maxWords {
+		if len(words) > maxWords || feeds(name, words) {
 			all = append(all, []word{{anything}})
 		}
 	}
 	return all
+}
+
+// feeds reports whether a program puts what it reads behind words that run what follows
+// them.
+func feeds(name string, words []word) bool {
+	if name != "xargs" && name != "parallel" {
+		return false
+	}
+	last := len(words) - 1
+	for last > 0 && len(words[last]) > 0 && words[last][0] == '-' {
+		last--
+	}
+	runs := path.Base(words[last].String())
+	return last > 0 && slices.ContainsFunc([][]string{shells, evals, wrappers}, func(all []string) bool { return slices.Contains(all, runs) })
 }
 
 // maxWords bounds how far a program that runs others is looked into: behind it stands
@@ -132,6 +156,7 @@ func (c command) scripts() []word {
 		name := path.Base(words[0].String())
 		shell := slices.Contains(shells, name)
 		if !shell && !slices.Contains(evals, name) {
+			found = append(found, within(name, words[1:])...)
 			continue
 		}
 		if len(words) > maxWords {
@@ -141,11 +166,55 @@ func (c command) scripts() []word {
 		if shell {
 			found = append(found, c.docs...)
 		}
-		if shell && len(c.docs) == 0 && !slices.ContainsFunc(words[1:], func(w word) bool { return len(w) > 0 && w[0] != '-' }) {
+		if shell && len(c.docs) == 0 && !slices.ContainsFunc(words[1:], func(w word) bool { return len(w) > 0 && w[0] != '-' }) || shell && fromInput(words[1:]) {
 			found = append(found, word{anything})
 		}
 	}
 	return found
+}
+
+// within are the scripts in the words of a program that is no shell.
+func within(name string, words []word) (found []word) {
+	switch name {
+	case "env":
+		return split(words)
+	case "alias":
+		for _, w := range words {
+			if at := slices.Index(w, '='); at >= 0 {
+				found = append(found, w[at+1:])
+			}
+		}
+	case ".", "source":
+		if len(words) == 0 || fromInput(words) {
+			return []word{{anything}}
+		}
+	case "at", "batch":
+		return []word{{anything}}
+	}
+	return found
+}
+
+// split is what env takes apart into a command.
+func split(words []word) []word {
+	for i, w := range words {
+		text := w.String()
+		at := slices.Index(w, 'S')
+		if long, ok := strings.CutPrefix(text, "--split-string"); ok {
+			at = len(w) - len([]rune(strings.TrimPrefix(long, "="))) - 1
+		} else if !strings.HasPrefix(text, "-") || strings.HasPrefix(text, "--") || at < 0 {
+			continue
+		}
+		return joined(slices.Concat([]word{w[at+1:]}, words[i+1:]))
+	}
+	return nil
+}
+
+// fromInput reports whether a file among the words is what is read, or a descriptor.
+func fromInput(words []word) bool {
+	return slices.ContainsFunc(words, func(w word) bool {
+		name := path.Clean(w.String())
+		return name == "/dev/stdin" || strings.HasPrefix(name, "/dev/fd/") || strings.HasPrefix(name, "/proc/")
+	})
 }
 
 // joined are the words, each and all together: eval takes them as one text.
@@ -384,10 +453,28 @@ func (p *parser) redirect(r rune) {
 	p.target = !p.source
 	for p.target && (p.skip('>') || p.skip('|')) {
 	}
-	if p.skip('&') && p.more() && (p.in[p.at] >= '0' && p.in[p.at] <= '9' || p.peek('-')) {
-		p.at++
-		p.target, p.source = false, false
+	if p.skip('&') {
+		if length := descriptor(p.in[p.at:]); length > 0 {
+			p.at += length
+			p.target, p.source = false, false
+		}
 	}
+}
+
+// descriptor is how long the number of a descriptor is, or the dash that closes one; zero
+// where the word that begins there is a file's name.
+func descriptor(text []rune) int {
+	length := 0
+	for length < len(text) && text[length] >= '0' && text[length] <= '9' {
+		length++
+	}
+	if length < len(text) && text[length] == '-' {
+		length++
+	}
+	if length < len(text) && !strings.ContainsRune(" \t\n;|&<>()", text[length]) {
+		return 0
+	}
+	return length
 }
 
 // documents reads the documents of the commands before a newline.

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,7 +14,8 @@ type use struct {
 	commands []command
 	writes   []string
 	hosts    []string
-	reads    bool // the tool is known to change nothing
+	dir      string // where it runs; empty: the root
+	reads    bool   // the tool is known to change nothing
 }
 
 func (u use) empty() bool { return len(u.commands) == 0 && len(u.writes) == 0 && len(u.hosts) == 0 }
@@ -24,14 +26,23 @@ var readers = []string{
 	"search_file_content", "notebookread", "todoread", "todowrite",
 }
 
-// Members of inputs by what they say.
+// Members of inputs by what they say, as [member] spells them.
 var (
-	commandMembers = []string{"command", "cmd", "script"}
+	commandMembers = []string{"command", "cmd", "script", "commandline", "shellcommand"}
+	scriptsMember  = "commands" // each text is a script
+	wordMembers    = []string{"args", "arguments", "argv"}
+	dirMembers     = []string{"workdir", "cwd", "workingdirectory"}
 	pathMembers    = []string{
-		"file_path", "path", "notebook_path", "filename", "file", "target_file", "destination", "new_path", "old_path", "absolute_path",
+		"filepath", "path", "paths", "notebookpath", "filename", "file", "files", "targetfile", "targetpath", "destination", "dest", "dst", "newpath",
+		"oldpath", "absolutepath", "relativepath", "outputpath", "outputfile",
 	}
-	hostMembers = []string{"url", "host", "hostname", "uri", "domain"}
+	hostMembers = []string{"url", "urls", "host", "hostname", "uri", "domain"}
 )
+
+// member is the name of a member in one spelling: agents write file_path and filePath.
+func member(name string) string {
+	return strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(name))
+}
 
 // useOf reads a request. Members are found in whatever case they are written.
 func useOf(q Request) (use, error) {
@@ -42,7 +53,7 @@ func useOf(q Request) (use, error) {
 			return use{}, errors.New("want input that is a JSON object")
 		}
 		for name, value := range given {
-			key := strings.ToLower(name)
+			key := member(name)
 			if _, twice := members[key]; twice {
 				return use{}, fmt.Errorf("member %.40q is given twice", key)
 			}
@@ -58,35 +69,58 @@ func useOf(q Request) (use, error) {
 	return u, u.read(tool, members)
 }
 
-func (u *use) read(tool string, members map[string]json.RawMessage) error {
+func (u *use) read(tool string, members map[string]json.RawMessage) (err error) {
+	if err := u.readCommands(members); err != nil {
+		return err
+	}
+	if u.hosts, err = texts(members, hostMembers...); err != nil {
+		return err
+	}
+	dirs, err := texts(members, dirMembers...)
+	if err != nil || len(dirs) > 1 {
+		return cmp.Or(err, errors.New("want one directory to run in"))
+	}
+	u.dir = strings.Join(dirs, "")
+	if u.reads {
+		return nil
+	}
+	names := pathMembers
+	if strings.Contains(tool, "move") || strings.Contains(tool, "rename") {
+		names = append(slices.Clone(names), "source", "src", "from")
+	}
+	if u.writes, err = texts(members, names...); err != nil {
+		return err
+	}
+	if strings.Contains(tool, "patch") {
+		return u.readPatch(members)
+	}
+	return nil
+}
+
+// readCommands reads what is run. Words beside a program's name are its words.
+func (u *use) readCommands(members map[string]json.RawMessage) error {
 	for _, name := range commandMembers {
 		if err := u.readCommand(name, members[name]); err != nil {
 			return err
 		}
 	}
-	for _, name := range hostMembers {
-		host, err := text(name, members[name])
-		if err != nil {
-			return err
-		}
-		if host != "" {
-			u.hosts = append(u.hosts, host)
-		}
+	scripts, err := texts(members, scriptsMember)
+	if err != nil {
+		return err
 	}
-	if u.reads {
-		return nil
+	for _, script := range scripts {
+		u.commands = append(u.commands, parse(script)...)
 	}
-	for _, name := range pathMembers {
-		at, err := text(name, members[name])
-		if err != nil {
-			return err
-		}
-		if at != "" {
-			u.writes = append(u.writes, at)
-		}
+	if len(u.commands) == 0 {
+		return nil // they belong to something else
 	}
-	if strings.Contains(tool, "patch") {
-		return u.readPatch(members)
+	words, err := texts(members, wordMembers...)
+	if err != nil {
+		return err
+	}
+	last := &u.commands[len(u.commands)-1]
+	for _, w := range words {
+		last.words = append(last.words, wordOf(w))
 	}
 	return nil
 }
@@ -142,4 +176,21 @@ func text(name string, value json.RawMessage) (string, error) {
 		return "", fmt.Errorf("member %s: want a text", name)
 	}
 	return s, nil
+}
+
+// texts reads members that are a text or a list of them, or absent; empty ones are left
+// out.
+func texts(members map[string]json.RawMessage, names ...string) (all []string, err error) {
+	for _, name := range names {
+		var list []string
+		if json.Unmarshal(members[name], &list) != nil {
+			one, err := text(name, members[name])
+			if err != nil {
+				return nil, err
+			}
+			list = []string{one}
+		}
+		all = append(all, slices.DeleteFunc(list, func(s string) bool { return s == "" })...)
+	}
+	return all, nil
 }
