@@ -207,19 +207,16 @@ func collect(root *os.Root, dir string, files map[string]file) error {
 // put writes a file unless somebody else's is there. former is the hash of what was put
 // there before.
 func (j *job) put(name string, f file, former string) (ours bool, err error) {
-	info, err := j.root.Lstat(name)
+	if !j.free(path.Dir(name)) {
+		return false, nil
+	}
+	data, err := readIn(j.root, name, maxAddedBytes)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return true, j.write(name, f)
-	case errors.Is(err, syscall.ENOTDIR):
+	case errors.Is(err, errNotOurs):
 		return false, nil
 	case err != nil:
-		return false, err
-	case !info.Mode().IsRegular():
-		return false, nil
-	}
-	data, err := j.root.ReadFile(name)
-	if err != nil {
 		return false, err
 	}
 	switch hash(data) {
@@ -231,13 +228,29 @@ func (j *job) put(name string, f file, former string) (ours bool, err error) {
 	return false, nil
 }
 
+// free reports whether a directory is there or can be made: nothing on the way to it is a
+// file, or a link that leads nowhere or out of the workspace.
+func (j *job) free(dir string) bool {
+	at := "."
+	for part := range strings.SplitSeq(dir, "/") {
+		at = path.Join(at, part)
+		if _, err := j.root.Lstat(at); errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+		if info, err := j.root.Stat(at); err != nil || !info.IsDir() {
+			return false
+		}
+	}
+	return true
+}
+
 // write puts a file in place in one piece, the container's user's.
 func (j *job) write(name string, f file) error {
 	if err := j.mkdirAll(path.Dir(name)); err != nil {
 		return err
 	}
 	temp := name + ".sandkeeper-new"
-	_ = j.root.Remove(temp) // a crash may have left it
+	_ = j.root.RemoveAll(temp) // a crash may have left it
 	out, err := j.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, f.mode)
 	if err != nil {
 		return err
@@ -279,7 +292,7 @@ func (j *job) drop(name, former string) error {
 	if !filepath.IsLocal(name) || path.Clean(name) != name {
 		return nil // the marker is anybody's to write
 	}
-	data, err := j.root.ReadFile(name)
+	data, err := readIn(j.root, name, maxAddedBytes)
 	if err != nil || hash(data) != former {
 		return nil
 	}
@@ -337,12 +350,12 @@ func (j *job) mark(now marker, former []string) error {
 // exclude keeps what was put here out of what git calls untracked. Where it cannot, git
 // shows it, and nothing else is different.
 func (j *job) exclude(names []string) {
-	repo, err := os.OpenRoot(filepath.Join(j.Dir, ".git"))
+	repo, err := j.root.OpenRoot(".git") // through no link out of the workspace
 	if err != nil {
 		return
 	}
 	defer repo.Close()
-	data, err := repo.ReadFile("info/exclude")
+	data, err := readIn(repo, "info/exclude", maxMarker)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return
 	}
@@ -378,14 +391,29 @@ func readFile(dir, name string, max int64) ([]byte, error) {
 		return nil, err
 	}
 	defer root.Close()
-	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	return readIn(root, name, max)
+}
+
+// errNotOurs is what is no file that a plan may have put there.
+var errNotOurs = errors.New("want a regular file that is not too long")
+
+// readIn reads a regular file of at most max bytes that is no link.
+func readIn(root *os.Root, name string, max int64) ([]byte, error) {
+	info, err := root.Lstat(name)
+	if err == nil && (!info.Mode().IsRegular() || info.Size() > max) {
+		err = fmt.Errorf("read %s: %w", name, errNotOurs)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() || info.Size() > max {
-		return nil, fmt.Errorf("read %s: want a regular file of at most %d bytes", name, max)
+	data, err := io.ReadAll(io.LimitReader(f, max+1))
+	if err == nil && int64(len(data)) > max {
+		err = fmt.Errorf("read %s: %w", name, errNotOurs)
 	}
-	return io.ReadAll(io.LimitReader(f, max))
+	return data, err
 }

@@ -28,6 +28,9 @@ func (j *job) clone(ctx context.Context) error {
 	if err := checkRemote(s.Repository, s.Ref, s.Directory); err != nil {
 		return err
 	}
+	if !j.free(filepath.ToSlash(filepath.Clean(s.Directory))) {
+		return fmt.Errorf("directory %.140q: want a directory that leads nowhere out of the workspace", s.Directory)
+	}
 	begun := filepath.Join(j.Steps, "clone.begun")
 	_, ours := os.Lstat(begun)
 	if _, err := os.Lstat(filepath.Join(j.project, ".git")); err == nil && ours != nil {
@@ -47,9 +50,11 @@ func (j *job) fresh(ctx context.Context, s core.SourcePlan, begun string) error 
 	if err := j.makeProject(); err != nil {
 		return err
 	}
-	former, err := filepath.Glob(filepath.Join(j.project, cloneTemp+"*"))
-	for _, name := range former {
-		err = errors.Join(err, os.RemoveAll(name))
+	entries, err := os.ReadDir(j.project)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), cloneTemp) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(j.project, e.Name())))
+		}
 	}
 	if err != nil {
 		return err

@@ -347,17 +347,78 @@ func TestWhatTheUserChangedIsKept(t *testing.T) {
 	}
 }
 
+// TestALinkLeadsNowhere: whatever links an image or a restored head has, nothing is written
+// outside; what is in the way of a file is somebody else's, and the set-up goes on.
 func TestALinkLeadsNowhere(t *testing.T) {
-	outside := t.TempDir()
-	o := options(t, plan(core.WorkspacePlan{Instructions: "one", Scripts: map[string]string{"a": "one"}}))
-	for name, to := range map[string]string{"AGENTS.md": filepath.Join(outside, "file"), ".sandkeeper": outside} {
-		if err := os.Symlink(to, filepath.Join(o.Dir, name)); err != nil {
+	w := core.WorkspacePlan{Instructions: "one", Scripts: map[string]string{"a": "one"}, Skills: []core.AddedPlan{{Name: "s", Files: map[string]string{"SKILL.md": "x"}}}}
+	for name, links := range map[string]map[string]string{
+		"a file": {"AGENTS.md": "/file"}, "directories": {".sandkeeper": "", ".claude": "", ".codex/skills": ""}, "the repository": {".git": ""}, "its directory": {".git/info": "/info"},
+		"upwards": {".claude": "..", ".sandkeeper": "../.."}, "nowhere": {".claude": "/none", ".sandkeeper": "none"}, "a circle": {".claude": ".claude"}, "what is put in place": {"CLAUDE.md.sandkeeper-new": "/file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			outside := t.TempDir()
+			put(t, outside, "info/exclude", "theirs\n")
+			put(t, outside, "file", "theirs\n")
+			o := options(t, plan(w))
+			for name, to := range links {
+				if to == "" || to[0] == '/' {
+					to = filepath.Join(outside, to)
+				}
+				if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(o.Dir, name)), 0o755), os.Symlink(to, filepath.Join(o.Dir, name))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			run(t, o)
+			entries, err := os.ReadDir(outside)
+			if err != nil || len(entries) != 2 || read(t, filepath.Join(outside, "info/exclude"))+read(t, filepath.Join(outside, "file")) != "theirs\ntheirs\n" {
+				t.Errorf("outside: %v, %v", entries, err)
+			}
+			if read(t, filepath.Join(o.Dir, "GEMINI.md")) != "one" {
+				t.Error("the rest is not there")
+			}
+		})
+	}
+}
+
+// TestNothingIsClonedThroughALink out of the workspace.
+func TestNothingIsClonedThroughALink(t *testing.T) {
+	from, outside := serve(t), t.TempDir()
+	for _, directory := range []string{"src", "src/deep", "in/src"} {
+		o := options(t, plan(core.WorkspacePlan{Source: &core.SourcePlan{Repository: from.url, Credential: "GIT_TOKEN", Directory: directory}}))
+		if err := errors.Join(os.Mkdir(filepath.Join(o.Dir, "in"), 0o755), os.Symlink(outside, filepath.Join(o.Dir, "src")), os.Symlink("../src", filepath.Join(o.Dir, "in/src"))); err != nil {
 			t.Fatal(err)
 		}
+		_, err := setup.Run(t.Context(), o)
+		entries, listErr := os.ReadDir(outside)
+		if e, ok := errors.AsType[*setup.StepError](err); !ok || e.Step != "clone" || listErr != nil || len(entries) != 0 {
+			t.Errorf("%s: %v; outside: %v, %v", directory, err, entries, listErr)
+		}
 	}
-	_, _ = setup.Run(t.Context(), o) // whether it fails is not the point
-	if entries, err := os.ReadDir(outside); err != nil || len(entries) != 0 {
-		t.Errorf("outside: %v, %v", entries, err)
+	o := options(t, plan(core.WorkspacePlan{Source: &core.SourcePlan{Repository: from.url, Credential: "GIT_TOKEN", Directory: "a[b/c*"}}))
+	run(t, o)
+	if read(t, filepath.Join(o.Dir, "a[b/c*/one")) != "1\n" {
+		t.Error("not cloned")
+	}
+}
+
+// TestWhatIsInTheWayHoldsNothingUp: pipes, directories and files without end in the places
+// of a plan's files, or where a marker says that there is one.
+func TestWhatIsInTheWayHoldsNothingUp(t *testing.T) {
+	o := options(t, plan(core.WorkspacePlan{Instructions: "one"}))
+	put(t, o.Dir, "GEMINI.md.sandkeeper-new/x", "x")
+	put(t, o.Dir, workspace.MarkerPrefix+"old", `{"version":1,"files":{"pipe":"x","long":"x","CLAUDE.md":"x"}}`)
+	put(t, o.Dir, "long", "")
+	put(t, o.Dir, "AGENTS.md", "")
+	err := errors.Join(
+		os.Truncate(filepath.Join(o.Dir, "long"), 1<<40), os.Truncate(filepath.Join(o.Dir, "AGENTS.md"), 1<<40),
+		syscall.Mkfifo(filepath.Join(o.Dir, "pipe"), 0o600), syscall.Mkfifo(filepath.Join(o.Dir, "CLAUDE.md"), 0o600),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := run(t, o)
+	if got := strings.Join(result.Kept, " "); got != "AGENTS.md CLAUDE.md" || read(t, filepath.Join(o.Dir, "GEMINI.md")) != "one" {
+		t.Errorf("kept %q", got)
 	}
 }
 
