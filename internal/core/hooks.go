@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Hook names what a hook function is told of.
@@ -129,6 +131,7 @@ func (s *Session) secretsOf(ctx context.Context, st *starting) (map[string]strin
 		return st.secrets, nil
 	}
 	values := map[string]string{}
+	together := 0
 	for _, secret := range st.definition.Secrets {
 		if secret.From == "" {
 			continue // the container has it
@@ -137,13 +140,18 @@ func (s *Session) secretsOf(ctx context.Context, st *starting) (map[string]strin
 			return nil, &startError{"secret-unavailable", fmt.Errorf("secret %s: %w", secret.Name, ErrNotAllowed)}
 		}
 		value, err := s.Secrets.Resolve(ctx, secret.From)
-		switch {
-		case errors.Is(err, ErrNotFound), errors.Is(err, ErrNotAllowed):
+		if errors.Is(err, ErrNotFound) || errors.Is(err, ErrNotAllowed) {
 			return nil, &startError{"secret-unavailable", fmt.Errorf("secret %s: %w", secret.Name, err)}
-		case err != nil:
+		}
+		if err != nil {
 			return nil, err
-		case len(value) > maxSecretValue:
-			return nil, &startError{"secret-unavailable", fmt.Errorf("secret %s: want at most %d bytes, got %d", secret.Name, maxSecretValue, len(value))}
+		}
+		size, err := carried(value)
+		if together += size; err == nil && together > maxSecretValues {
+			err = fmt.Errorf("want at most %d bytes of all secrets together, as JSON", maxSecretValues)
+		}
+		if err != nil {
+			return nil, &startError{"secret-unavailable", fmt.Errorf("secret %s: %w", secret.Name, err)}
 		}
 		values[secret.Name] = value
 	}
@@ -151,5 +159,22 @@ func (s *Session) secretsOf(ctx context.Context, st *starting) (map[string]strin
 	return values, nil
 }
 
-// maxSecretValue is the longest value of a secret, bytes.
-const maxSecretValue = 64 << 10
+// The longest value of a secret, bytes, and of all that a definition has, as JSON: they
+// travel with the rest of a start in one line, and stand in one environment.
+const (
+	maxSecretValue  = 64 << 10
+	maxSecretValues = 384 << 10
+)
+
+// carried is how long a value is on its way. What no variable of an environment can hold,
+// or no JSON, is refused: it would come to be another value.
+func carried(value string) (int, error) {
+	switch {
+	case len(value) > maxSecretValue:
+		return 0, fmt.Errorf("want at most %d bytes, got %d", maxSecretValue, len(value))
+	case strings.ContainsRune(value, 0) || !utf8.ValidString(value):
+		return 0, errors.New("want a text in UTF-8 without a NUL byte")
+	}
+	text, err := json.Marshal(value)
+	return len(text), err
+}

@@ -1,6 +1,7 @@
 package core_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,9 +18,12 @@ import (
 const value = "hunter2-hunter2"
 
 // vault knows one secret.
-type vault struct{ err error }
+type vault struct {
+	err   error
+	other string // the value, instead of the usual one
+}
 
-func (v vault) Resolve(context.Context, string) (string, error) { return value, v.err }
+func (v vault) Resolve(context.Context, string) (string, error) { return cmp.Or(v.other, value), v.err }
 
 // overseen are calls that leave the session's process, as others see them.
 type overseen struct {
@@ -122,6 +126,75 @@ func TestASecretIsTheAgentsAlone(t *testing.T) {
 			t.Errorf("%d bytes are kept or said, and the value is among them: %t", len(said), strings.Contains(said, value))
 		}
 	})
+}
+
+// TestAValueThatCannotBeCarriedFailsTheStart before anything begins, with one clear line:
+// what no environment or line can hold would come to be another value, or none.
+func TestAValueThatCannotBeCarriedFailsTheStart(t *testing.T) {
+	for name, c := range map[string]struct {
+		value string
+		many  int
+		want  string // "": it is carried
+	}{
+		"a NUL byte":                {"hunter2\x00", 1, "NUL byte"},
+		"no text":                   {"hunter2\xff\xfe", 1, "UTF-8"},
+		"too long":                  {strings.Repeat("x", 64<<10+1), 1, "at most 65536 bytes"},
+		"as long as one may be":     {strings.Repeat("x", 64<<10), 1, ""},
+		"too long together":         {strings.Repeat("x", 30<<10), 20, "together"},
+		"too long as JSON together": {strings.Repeat("\x01", 60<<10), 2, "together"},
+		"as many as there may be":   {strings.Repeat("<", 1<<10), 50, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHosting(t)
+				s, o := h.self(), &counted{}
+				o.AgentStarter, s.Secrets, s.Setups = s.Launcher.Agents, vault{other: c.value}, o
+				s.Launcher.Agents = o
+				q := startOf("one", "a")
+				for i := range c.many {
+					q.Definition.Secrets = append(q.Definition.Secrets, core.SecretPlan{Name: fmt.Sprint("S", i), From: "arn:aws:ssm:us-east-1:000000000000:parameter/t"})
+				}
+				_, err := s.Start(t.Context(), q)
+				if c.want == "" {
+					h.must(err)
+					if o.longest == 0 || o.longest > 1<<20 {
+						t.Errorf("a line of %d bytes", o.longest)
+					}
+					return
+				}
+				refusedFor(t, "start", err, "secret-unavailable")
+				if !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), c.value[:7]) || o.longest != 0 {
+					t.Errorf("%.300v; a line of %d bytes", err, o.longest)
+				}
+			})
+		})
+	}
+}
+
+// counted measures what is handed to sandboxes.
+type counted struct {
+	core.AgentStarter
+	longest int
+}
+
+func (c *counted) StartAgent(ctx context.Context, target core.ExecTarget, agent core.JournalStart, input []byte) (core.JournalStarted, error) {
+	stdin, err := agent.Stdin(input)
+	if err != nil {
+		return core.JournalStarted{}, err
+	}
+	c.longest = max(c.longest, len(stdin))
+	return c.AgentStarter.StartAgent(ctx, target, agent, input)
+}
+
+func (c *counted) Setup(_ context.Context, _ core.ExecTarget, _ string, job *core.SetupJob, _ time.Duration) (core.SetupState, error) {
+	if job != nil {
+		text, err := json.Marshal(job)
+		if err != nil {
+			return core.SetupState{}, err
+		}
+		c.longest = max(c.longest, len(text))
+	}
+	return core.SetupState{Phase: core.SetupDone}, nil
 }
 
 // TestTheScriptRefusesWhatOnlyTheAgentCanDo, and leaves out what only makes things faster.
