@@ -37,7 +37,7 @@ func (c *Reclaimer) lease(ctx context.Context, a *attempt) (ReclaimOutcome, erro
 		return "", nil
 	}
 	now := MillisOf(time.Now())
-	th, err := c.Threads.UpdateThread(ctx, runThread(*a.owes), AcquireLease{Owner: reclaimOwner(*a.owes), Now: now, Until: now.Add(LeaseLife)})
+	th, err := c.losses().acquire(ctx, *a.owes, now)
 	switch {
 	case Refused(err):
 		return ReclaimLeased, c.postponeMark(ctx, a.job, ReclaimLeased, now.Add(c.Limits.RetryStop))
@@ -302,23 +302,39 @@ func (l losses) final(ctx context.Context, r Run, why string) (RunCheckpoint, er
 	return final, err
 }
 
+// acquire takes the thread's lease for the capture of an ended run. The lease that the
+// run's own host has left is over: it ends with the run, which never begins again.
+func (l losses) acquire(ctx context.Context, r Run, now Millis) (Thread, error) {
+	key, take := runThread(r), AcquireLease{Owner: reclaimOwner(r), Now: now, Until: now.Add(LeaseLife)}
+	th, err := l.threads.UpdateThread(ctx, key, take)
+	if !Refused(err) {
+		return th, err
+	}
+	if _, err := l.threads.UpdateThread(ctx, key, ReleaseLease{Owner: hostOwner(r)}); err != nil {
+		return Thread{}, err
+	}
+	return l.threads.UpdateThread(ctx, key, take)
+}
+
 // reclaimLoser is as whom a run's loss is written: not as whom its capture is.
 func reclaimLoser(r Run) string { return reclaimOwner(r) + ":lost" }
 
-// fence ends whatever capture of the run is under way, and returns the thread as it is
+// fence ends whatever capture of the run is under way, its host's own too, and returns the thread as it is
 // then. A lease of somebody else has a newer fence than any capture.
 func (l losses) fence(ctx context.Context, r Run) (Thread, error) {
 	key := runThread(r)
 	for range rowTries {
-		if _, err := l.threads.UpdateThread(ctx, key, ReleaseLease{Owner: reclaimOwner(r)}); err != nil && !Refused(err) {
-			return Thread{}, err
+		for _, owner := range []string{reclaimOwner(r), hostOwner(r)} {
+			if _, err := l.threads.UpdateThread(ctx, key, ReleaseLease{Owner: owner}); err != nil && !Refused(err) {
+				return Thread{}, err
+			}
 		}
 		now := MillisOf(time.Now())
 		th, err := l.threads.UpdateThread(ctx, key, AcquireLease{Owner: reclaimLoser(r), Now: now, Until: now.Add(LeaseLife)})
 		if !Refused(err) {
 			return th, err
 		}
-		if th, err = l.threads.Thread(ctx, key); err != nil || th.Lease.Owner != reclaimOwner(r) {
+		if th, err = l.threads.Thread(ctx, key); err != nil || th.Lease.Owner != reclaimOwner(r) && th.Lease.Owner != hostOwner(r) {
 			return th, err
 		}
 	}

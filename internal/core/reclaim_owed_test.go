@@ -428,6 +428,19 @@ var owedCases = map[string]struct {
 		o.expect(o.job, core.ReclaimDestroyed, false)
 		o.stands(core.CheckpointLost)
 	}},
+	"the lease of the run's own host is over with the run": {core.ReclaimEnd, func(o *owed) {
+		if err := o.live(core.OwnerRun + "r"); err != nil {
+			o.t.Fatal(err)
+		}
+		before := o.thread().Fence
+		o.expect(o.job, core.ReclaimCapturing, false)
+		if th := o.thread(); th.Fence <= before || th.Lease.Owner != core.OwnerReclaim+"r" {
+			o.t.Errorf("the fence went from %d to %d, the lease to %q", before, th.Fence, th.Lease.Owner)
+		}
+		o.captured()
+		o.expect(o.job, core.ReclaimDestroyed, false)
+		o.stands(core.CheckpointDone)
+	}},
 	"another provider's sandbox is not captured": {core.ReclaimEnd, func(o *owed) {
 		o.provider, o.foreign = "another", true
 		o.untouched(func() { o.expect(o.job, core.ReclaimProviderMismatch, false) })
