@@ -27,6 +27,8 @@ type agentCommand struct {
 	Stderr   string        `help:"Last words on stderr."`
 	Work     string        `help:"Leave files in the working directory, made from this text."`
 	Big      int64         `help:"Bytes of the largest of them."`
+	Ask      string        `help:"Call the host's tool lookup with this key first, and tell the answer."`
+	Read     string        `help:"A file of the working directory that is told in each event."`
 }
 
 // event has the shape of a coding agent's stream.
@@ -55,6 +57,18 @@ func (c *agentCommand) Run() error {
 	}
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
+	if c.Read != "" {
+		text, err := os.ReadFile(c.Read)
+		if err != nil {
+			return fmt.Errorf("agent: %w", err)
+		}
+		c.Text = string(text)
+	}
+	if c.Ask != "" {
+		if c.Text, err = askTool(c.Ask); err != nil {
+			return fmt.Errorf("agent: %w", err)
+		}
+	}
 	out := bufio.NewWriter(io.MultiWriter(os.Stdout, copied))
 	for i := range c.Lines {
 		if err := c.write(out, i); err != nil {

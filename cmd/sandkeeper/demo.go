@@ -17,8 +17,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/lambda"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 
+	"github.com/sandkeeper/sandkeeper/client"
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/ddb"
 	"github.com/sandkeeper/sandkeeper/internal/ecsexec"
@@ -37,16 +39,17 @@ type demoCommand struct {
 	Within   time.Duration `default:"5m" help:"Give up after this long."`
 	Assembly string        `type:"path" help:"Synthesized local variant of the stack; what make leaves otherwise."`
 	Agent    string        `default:"dist/local/agent/sandkeeper-agent" help:"The sandboxes' agent, built for this machine."`
+	Tool     string        `default:"dist/local/example-tool/bootstrap" help:"The host's tools, built for this machine."`
 	Keep     bool          `help:"Keep the directory with the engine's log and what the agents wrote."`
 }
 
 // Run prints the runs while it works, and one JSON object last. It fails unless
-// every transcript and every restored workspace is identical, nothing alive was stopped
-// and nothing leaked.
+// every transcript and every restored workspace is identical, each turn of the
+// thread found the first's work, the agent that calls a tool was answered, nothing alive was stopped and nothing leaked.
 func (c *demoCommand) Run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Within, fmt.Errorf("the demo has not ended within %s", c.Within))
 	defer cancel()
-	d, err := openDemo(ctx, c.Assembly, c.Agent)
+	d, err := openDemo(ctx, c)
 	if err != nil {
 		return errors.Join(err, context.Cause(ctx))
 	}
@@ -73,13 +76,14 @@ func (c *demoCommand) Run(ctx context.Context) error {
 		return fmt.Errorf("demo: %w", err)
 	}
 	fmt.Println(string(text))
-	if !result.TranscriptsIdentical || !result.TreesIdentical || result.StoppedLive != 0 || result.Leaked != 0 {
+	whole := result.TranscriptsIdentical && result.TreesIdentical && result.Turns == turns && result.ToolCalls == 1
+	if !whole || result.StoppedLive != 0 || result.Leaked != 0 {
 		return errors.New("demo: the result above is not what it should be")
 	}
 	return nil
 }
 
-// demo is an installation on this machine, and a host that starts runs in it.
+// demo is an installation on this machine, and the hosts that start runs in it.
 type demo struct {
 	dir     string
 	agent   string // what an image would bring
@@ -89,9 +93,11 @@ type demo struct {
 	runs    *ddb.Runs
 	boxes   *ddb.Sandboxes
 	blobs   *s3blob.Blobs
-	host    *core.Launcher
+	hosts   client.API  // the deployed session function
 	sweep   *core.Sweep // one of our own, beside the deployed one
 	lambda  *lambda.Client
+	seen    sightings
+	hosting errgroup.Group
 
 	operator *core.Operator
 	table    *table
@@ -101,8 +107,8 @@ type demo struct {
 
 // openDemo starts local Fargate and the engine and deploys the stack. What it has
 // begun when it fails is ended.
-func openDemo(ctx context.Context, assembly, agent string) (d *demo, err error) {
-	d = &demo{started: time.Now(), agent: agent}
+func openDemo(ctx context.Context, c *demoCommand) (d *demo, err error) {
+	d = &demo{started: time.Now(), agent: c.Agent}
 	defer func() {
 		if err != nil {
 			d.close()
@@ -123,11 +129,11 @@ func openDemo(ctx context.Context, assembly, agent string) (d *demo, err error) 
 		return d, err
 	}
 	d.say("deploying the stack")
-	if d.out, err = d.engine.Deploy(ctx, engine.Deployment{Assembly: assembly, ECSEndpoint: d.fargate.URL()}); err != nil {
+	if d.out, err = d.engine.Deploy(ctx, engine.Deployment{Assembly: c.Assembly, ECSEndpoint: d.fargate.URL()}); err != nil {
 		return d, err
 	}
 	d.connect()
-	return d, nil
+	return d, engine.PutFunction(ctx, d.lambda, d.exampleTool(), c.Tool)
 }
 
 // startFargate serves ECS; its events go to the engine.
@@ -157,7 +163,8 @@ func (d *demo) startFargate() error {
 	return d.fargate.Start()
 }
 
-// connect makes the host's side: the same adapters as in the functions.
+// connect makes the hosts' side, and what looks into the stores: the same adapters as in
+// the functions.
 func (d *demo) connect() {
 	cfg := d.engine.Config()
 	atECS := cfg.Copy()
@@ -167,23 +174,16 @@ func (d *demo) connect() {
 	d.boxes = ddb.NewSandboxes(db, d.out[names.OutSandboxesTable])
 	d.blobs = s3blob.New(s3.NewFromConfig(cfg, func(o *s3.Options) { o.UsePathStyle = true }), d.out[names.OutBucket])
 	tasks := &ecstask.Tasks{ECS: ecs.NewFromConfig(atECS)}
-	d.host = &core.Launcher{
-		Runs: d.runs, Sandboxes: d.boxes, Ledger: d.boxes,
-		Transactions: ddb.NewTransactions(db, d.out[names.OutRunsTable], d.out[names.OutSandboxesTable]),
-		Tasks:        tasks, Describer: tasks,
-		Agents: core.JournalStarter{Exec: ecsexec.New(atECS), Format: core.DefaultJournal},
-		Queue:  sqsout.New(sqs.NewFromConfig(cfg), d.out[names.OutReclaimQueue]),
-		Limits: core.DefaultLimits, Install: d.out[names.OutInstall],
-	}
-	d.host.Limits.Attachment = 20 * time.Second
+	queue := sqsout.New(sqs.NewFromConfig(cfg), d.out[names.OutReclaimQueue])
 	d.lambda = lambda.NewFromConfig(cfg)
+	d.hosts = client.NewFunction(cfg, d.out[names.OutSession])
 	d.operator = &core.Operator{
-		Runs: d.runs, Sandboxes: d.boxes, Ledger: d.boxes, Due: d.boxes, Controls: d.boxes, Audit: d.boxes, Queue: d.host.Queue, Limits: core.DefaultLimits,
+		Runs: d.runs, Sandboxes: d.boxes, Ledger: d.boxes, Due: d.boxes, Controls: d.boxes, Audit: d.boxes, Queue: queue, Limits: core.DefaultLimits,
 	}
 	prober := &core.JournalProber{Exec: ecsexec.New(atECS), Sandboxes: d.boxes, Format: core.DefaultJournal, Limits: core.DefaultLimits}
 	d.sweep = &core.Sweep{
 		Runs: d.runs, Index: d.runs, Log: &core.LogWriter{Log: d.runs, Blobs: d.blobs, Inline: core.DefaultLimits.InlineSegment},
-		Sandboxes: d.boxes, Ledger: d.boxes, Due: d.boxes, Tasks: tasks, Prober: prober, Journals: prober, Queue: d.host.Queue,
+		Sandboxes: d.boxes, Ledger: d.boxes, Due: d.boxes, Tasks: tasks, Prober: prober, Journals: prober, Queue: queue,
 		Controls: d.boxes, Breaker: d.boxes, Notes: d.runs, Cursors: d.boxes, Budget: d.boxes,
 		Checkpoint: core.CheckpointFinished, Limits: core.DefaultLimits, Install: d.out[names.OutInstall], Logger: quiet(),
 	}
@@ -210,9 +210,9 @@ func (d *demo) say(text string) {
 	fmt.Printf("%5.1fs %s\n", time.Since(d.started).Seconds(), text)
 }
 
-// spec is the task that every run of the demo gets.
-func (d *demo) spec() core.TaskSpec {
-	return core.TaskSpec{
+// task is what every sandbox of the demo is.
+func (d *demo) task() core.TaskTemplate {
+	return core.TaskTemplate{
 		Cluster: d.out[names.OutCluster], TaskDefinition: d.out[names.OutTaskDefinition], Container: names.AgentContainer,
 		Subnets: strings.Split(d.out[names.OutSubnets], ","), SecurityGroups: []string{d.out[names.OutSecurityGroup]},
 		AssignPublicIP: true, Tags: map[string]string{"sandkeeper:demo": "true"},

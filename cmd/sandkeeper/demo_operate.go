@@ -21,10 +21,10 @@ func byDemo(why string) core.By { return core.By{Who: "demo", Why: why} }
 
 // operate is the operator's part: observe first and enforce after, a breaker that
 // trips and is thawed, a hold, a sweep that is ended in mid-finalisation, a sandbox
-// that cannot be reached, and one that is replaced. Each step checks what came of it.
+// that cannot be reached, and a cancel. Each step checks what came of it.
 func (d *demo) operate(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		d.observe, d.tripBreaker, d.hold, d.endSweep, d.awaitTick, d.release, d.thaw, d.nextTurn,
+		d.observe, d.tripBreaker, d.hold, d.endSweep, d.cancelLeft, d.awaitTick, d.release, d.thaw,
 	} {
 		if err := step(ctx); err != nil {
 			return fmt.Errorf("demo: %w", err)
@@ -79,7 +79,7 @@ func (d *demo) tripBreaker(ctx context.Context) error {
 
 // hold keeps a finished run's sandbox, and cuts another off from ECS Exec.
 func (d *demo) hold(ctx context.Context) error {
-	if err := d.operator.Hold(ctx, scenario{run: "held"}.key(), core.MillisOf(time.Now().Add(time.Hour)), byDemo("keep it to look at")); err != nil {
+	if err := d.operator.Hold(ctx, named("held").key(), core.MillisOf(time.Now().Add(time.Hour)), byDemo("keep it to look at")); err != nil {
 		return err
 	}
 	r, err := d.run(ctx, "no-exec")
@@ -97,7 +97,7 @@ func (d *demo) endSweep(ctx context.Context) error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_, _ = d.sweep.Run(sweepCtx, core.SweepRequest{Runs: []core.RunKey{scenario{run: "two-mb"}.key()}})
+		_, _ = d.sweep.Run(sweepCtx, core.SweepRequest{Runs: []core.RunKey{named("two-mb").key()}})
 	}()
 	err := d.until(ctx, func() (bool, error) {
 		r, err := d.run(ctx, "two-mb")
@@ -122,7 +122,7 @@ func (d *demo) endSweep(ctx context.Context) error {
 // awaitTick waits for the scheduled sweep to save what has ended.
 func (d *demo) awaitTick(ctx context.Context) error {
 	return d.until(ctx, func() (bool, error) {
-		for _, run := range []core.RunID{"ends-0", "ends-3", "host-dies", "open-end", "two-mb", "held", "turn-1"} {
+		for _, run := range []core.RunID{"ends-0", "ends-3", "host-dies", "open-end", "two-mb", "held", "left-cancelled"} {
 			if r, err := d.run(ctx, run); err != nil || !r.Status.Terminal() {
 				return false, err
 			}
@@ -155,7 +155,7 @@ func (d *demo) release(ctx context.Context) error {
 
 // thaw checks that the breaker held back what did not end by itself, and lets go.
 func (d *demo) thaw(ctx context.Context) error {
-	keys := []core.RunKey{scenario{run: "past-ttl"}.key(), scenario{run: "task-dies"}.key()}
+	keys := []core.RunKey{named("past-ttl").key(), named("task-dies").key()}
 	for _, k := range keys {
 		if r, err := d.run(ctx, k.Run); err != nil || r.Status != core.Running {
 			return errors.Join(fmt.Errorf("run %s is %s although the breaker has tripped", k, r.Status), err)
@@ -166,45 +166,6 @@ func (d *demo) thaw(ctx context.Context) error {
 	}
 	d.say("thawed: the expired run and the lost one end now")
 	_, err := d.reap(ctx, map[string]any{"runs": keys})
-	return err
-}
-
-// nextTurn lets the warm sandbox die, and begins the thread's next turn, which gets
-// a new task.
-func (d *demo) nextTurn(ctx context.Context) error {
-	first, err := d.run(ctx, "turn-1")
-	if err != nil {
-		return err
-	}
-	err = d.until(ctx, func() (bool, error) {
-		box, err := d.boxes.Sandbox(ctx, first.SandboxKey)
-		return box.IdleSince != 0, err
-	})
-	if err != nil {
-		return err
-	}
-	if err := d.fargate.KillTask(first.TaskARN); err != nil {
-		return err
-	}
-	err = d.until(ctx, func() (bool, error) {
-		task, err := d.fargate.Task(first.TaskARN)
-		return task.LastStatus == "STOPPED", err
-	})
-	if err != nil {
-		return err
-	}
-	for _, s := range scenarios {
-		if s.run == "turn-2" {
-			if err := d.host1(ctx, s); err != nil {
-				return err
-			}
-		}
-	}
-	d.say("the warm sandbox of turn-1 died; turn-2 got a new task")
-	if err := d.until(ctx, func() (bool, error) { return d.exited("turn-2") }); err != nil {
-		return err
-	}
-	_, err = d.reap(ctx, map[string]any{"runs": []core.RunKey{scenario{run: "turn-2"}.key()}})
 	return err
 }
 

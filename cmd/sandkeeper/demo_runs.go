@@ -2,18 +2,17 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/sandkeeper/sandkeeper/client"
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/localfargate"
 )
@@ -26,6 +25,18 @@ const (
 	fateLives   fate = "lives"   // must not be touched
 	fateExpires fate = "expires" // past its TTL: ended, saved whole
 	fateLost    fate = "lost"    // its task dies: what was saved is a prefix, and marked
+	fateEnded   fate = "ended"   // by a cancel: saved whole
+)
+
+// manner is what a run's host does once the agent works.
+type manner string
+
+const (
+	hostLeaves   manner = ""           // at once
+	hostVanishes manner = "vanishes"   // dies attached, without a word
+	hostStays    manner = "stays"      // follows the output to its end, and finishes the run
+	hostReturns  manner = "comes back" // leaves, and later does as one that stays
+	hostCancels  manner = "cancels"    // has the agent ended
 )
 
 // scenario is one run of the demo: an agent, and what becomes of its host.
@@ -33,15 +44,17 @@ type scenario struct {
 	run     core.RunID
 	what    string
 	fate    fate
-	ttl     int64 // seconds
-	vanish  bool  // the host dies attached, without a word
-	idle    bool  // its sandbox is kept warm for the thread's next turn
-	later   bool  // begun by the operator's part
-	thread  core.ThreadID
+	manner  manner
+	ttl     int64         // seconds
+	later   bool          // begun by a later turn's host
+	thread  core.ThreadID // whose sandbox is kept warm for the next turn; empty: the run's own
 	flags   []string
 	exit    int // of an agent that ends by itself; one that is ended has another
 	outcome core.Outcome
 }
+
+// warm says that the run's sandbox outlives it.
+func (s scenario) warm() bool { return s.thread != "" }
 
 var scenarios = []scenario{
 	{run: "ends-0", what: "ends well", fate: fateEnds, outcome: core.Finalized, flags: []string{"--lines=40", "--every=50ms"}},
@@ -51,21 +64,37 @@ var scenarios = []scenario{
 	{run: "silent", what: "thinks for long, says nothing", fate: fateLives, outcome: core.Producing, flags: []string{"--lines=1", "--stay"}},
 	{run: "past-ttl", what: "goes on past its TTL", fate: fateExpires, ttl: 20, outcome: core.Expired, flags: []string{"--lines=100000", "--every=300ms"}},
 	{run: "task-dies", what: "its task dies under it", fate: fateLost, outcome: core.Lost, flags: []string{"--lines=100000", "--every=100ms"}},
-	{run: "host-dies", what: "its host dies while attached", fate: fateEnds, vanish: true, outcome: core.Finalized, flags: []string{"--lines=25", "--every=40ms"}},
+	{run: "host-dies", what: "its host dies while attached", fate: fateEnds, manner: hostVanishes, outcome: core.Finalized, flags: []string{"--lines=25", "--every=40ms"}},
 	{run: "open-end", what: "no final newline, multi-byte text", fate: fateEnds, outcome: core.Finalized,
 		flags: []string{"--lines=30", "--open", "--text=Grüße, 世界 🚀 \ufffd"}},
 	{run: "two-mb", what: "writes 2 MB; its first sweep is ended", fate: fateEnds, outcome: core.Finalized, flags: []string{"--lines=520", "--pad=4096", "--big=100000000"}},
 	{run: "held", what: "ends; an operator holds its sandbox", fate: fateEnds, outcome: core.Finalized, flags: []string{"--lines=20"}},
 	{run: "no-exec", what: "cannot be reached any more", fate: fateLives, outcome: core.Producing, flags: []string{"--lines=100000", "--every=500ms"}},
-	{run: "turn-1", what: "ends; its sandbox is kept, and dies", fate: fateEnds, idle: true, thread: "two-turns", outcome: core.Finalized, flags: []string{"--lines=15"}},
-	{run: "turn-2", what: "the next turn, in a new task", fate: fateEnds, later: true, thread: "two-turns", outcome: core.Finalized, flags: []string{"--lines=15"}},
+	{run: "comes-back", what: "its viewer leaves, and comes back", fate: fateEnds, manner: hostReturns, outcome: core.Finalized, flags: []string{"--lines=80", "--every=100ms"}},
+	{run: "asks", what: "calls a tool of its host", fate: fateEnds, outcome: core.Finalized, flags: []string{"--lines=10", "--ask=" + askedKey}},
+	{run: "cancelled", what: "its viewer cancels it", fate: fateEnded, manner: hostCancels, outcome: core.Cancelled, flags: []string{"--lines=100000", "--every=50ms"}},
+	{run: "left-cancelled", what: "somebody cancels it, its host is gone", fate: fateEnded, outcome: core.Cancelled, flags: []string{"--lines=100000", "--every=50ms"}},
+	{run: "turn-1", what: "the first of three turns", fate: fateEnds, manner: hostStays, thread: turnsThread, outcome: core.Finalized, flags: []string{"--lines=15", "--every=50ms"}},
+	{run: "turn-2", what: "the second, in the same task", fate: fateEnds, manner: hostStays, later: true, thread: turnsThread, outcome: core.Finalized,
+		flags: []string{"--lines=15", "--read=" + turnsFile}},
+	{run: "turn-3", what: "the third, in a new task", fate: fateEnds, later: true, thread: turnsThread, outcome: core.Finalized,
+		flags: []string{"--lines=15", "--read=" + turnsFile}},
 }
 
-const demoTenant = core.TenantID("demo")
+// askedKey is what the agent that calls a tool asks about.
+const askedKey = "größe"
+
+// The thread of three turns, and what each of its agents finds there.
+const (
+	turnsThread = core.ThreadID("three-turns")
+	turnsFile   = "README.md"
+)
+
+const demoTenant = core.TenantID("-")
 
 func (s scenario) key() core.RunKey { return core.RunKey{Tenant: demoTenant, Run: s.run} }
 
-// begin has the host start every run at once, and lets its viewers leave.
+// begin has a host start every run at once, and lets the viewers leave who leave.
 func (d *demo) begin(ctx context.Context) error {
 	d.say(fmt.Sprintf("starting the sandboxes of %d runs (%s)", len(scenarios), d.fargate.Isolation()))
 	if err := d.operator.SetMode(ctx, core.Observe, byDemo("look before anything is written")); err != nil {
@@ -77,76 +106,49 @@ func (d *demo) begin(ctx context.Context) error {
 	if err := os.Chmod(filepath.Join(d.dir, "wrote"), 0o777); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
-	errs := make([]error, len(scenarios))
+	attached, errs := make([]*client.Attachment, len(scenarios)), make([]error, len(scenarios))
 	var wg sync.WaitGroup
 	for i, s := range scenarios {
 		if !s.later {
-			wg.Go(func() { errs[i] = d.host1(ctx, s) })
+			wg.Go(func() { attached[i], errs[i] = d.start(ctx, s) })
 		}
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	d.say("every viewer has left; the scheduled sweep does the rest")
+	for i, s := range scenarios {
+		if !s.later {
+			d.hosting.Go(func() error { return d.host(ctx, s, attached[i]) })
+		}
+	}
+	d.say("all agents work; most viewers leave, and the scheduled sweep does the rest")
 	return nil
 }
 
-// host1 starts one run up to its agent, and leaves it as the scenario says.
-func (d *demo) host1(ctx context.Context, s scenario) error {
-	exe, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("demo: %w", err)
-	}
-	q := core.RunRequest{
-		RunKey: s.key(), Thread: cmp.Or(s.thread, core.ThreadID("thread-"+s.run)), HostNonce: "host-" + strconv.Itoa(os.Getpid()),
-		Definition: "demo", TTLSeconds: s.ttl,
-	}
-	if s.idle {
-		q.Reclaim = core.ReclaimIdle
-	}
-	r, err := d.host.Start(ctx, q)
-	if err != nil {
-		return err
-	}
-	m := core.KeyMaterial{Provider: "fargate", Definition: r.Definition, Tenant: r.Tenant, Thread: r.Thread}
-	if r, err = d.host.Launch(ctx, r, m, d.spec()); err != nil {
-		return err
-	}
-	argv := append([]string{exe, "demo-agent", "--copy=" + d.copyOf(s.run), "--work=" + string(s.run)}, s.flags...)
-	if _, err = d.host.StartAgent(ctx, r, core.JournalStart{Argv: argv}, nil); err != nil {
-		return err
-	}
-	if s.vanish {
-		return nil
-	}
-	_, err = d.runs.Update(ctx, r.RunKey, core.Detach{Epoch: r.Epoch, Now: core.MillisOf(time.Now())})
-	return err
-}
-
-// watch shows the runs until the operator is through, every run that should has
+// watch shows the runs until operator and hosts are through, every run that should has
 // ended, and its task is gone.
 func (d *demo) watch(ctx context.Context) error {
-	operated := make(chan error, 1)
-	go func() { operated <- d.operate(ctx) }()
-	through := false
-	for {
+	through := make(chan error, 1)
+	d.hosting.Go(func() error { return d.operate(ctx) })
+	go func() { through <- d.hosting.Wait() }()
+	for waiting := true; ; {
 		rows, done, err := d.look(ctx)
 		if err != nil {
 			return err
 		}
 		d.table.draw(time.Since(d.started), rows)
-		if done && through {
+		if done && !waiting {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case err := <-operated:
+		case err := <-through:
 			if err != nil {
 				return err
 			}
-			through, operated = true, nil
+			waiting, through = false, nil
 		case <-time.After(500 * time.Millisecond):
 		}
 	}
@@ -216,12 +218,15 @@ type demoResult struct {
 	Runs                 int                  `json:"runs"`
 	Outcomes             map[core.Outcome]int `json:"outcomes"`
 	TranscriptsIdentical bool                 `json:"transcriptsIdentical"`
+	Turns                int                  `json:"turns"` // of one thread, that found what they should
+	ToolCalls            int                  `json:"toolCalls"`
 	Checkpoints          int                  `json:"checkpoints"`
 	TreesIdentical       bool                 `json:"treesIdentical"`
 	StoppedLive          int                  `json:"stoppedLive"`
 	Leaked               int                  `json:"leaked"`
 	ExitToStoppedP50     float64              `json:"exitToStoppedSecondsP50"`
 	ExitToStoppedP99     float64              `json:"exitToStoppedSecondsP99"`
+	CancelledP99         float64              `json:"cancelledSecondsP99"`
 }
 
 // result compares what was saved with what the agents wrote, and what runs with
@@ -253,6 +258,12 @@ func (d *demo) result(ctx context.Context) (demoResult, error) {
 			d.say(fmt.Sprintf("run %s: the saved transcript is not what its agent wrote", s.run))
 			out.TranscriptsIdentical = false
 		}
+		if s.run == "asks" && d.wrote(s, "value of "+askedKey) {
+			out.ToolCalls++
+		}
+		if s.thread == turnsThread && d.found(s) {
+			out.Turns++
+		}
 		if d.stoppedLive(s, r, task) {
 			out.StoppedLive++
 		}
@@ -266,6 +277,8 @@ func (d *demo) result(ctx context.Context) (demoResult, error) {
 		}
 	}
 	slices.Sort(waits)
+	slices.Sort(d.seen.cancelled)
+	out.CancelledP99 = percentile(d.seen.cancelled, 99)
 	out.ExitToStoppedP50, out.ExitToStoppedP99 = percentile(waits, 50), percentile(waits, 99)
 	return out, nil
 }
@@ -318,7 +331,7 @@ func (d *demo) agentLives(s scenario, task localfargate.TaskState) bool {
 // nothing was meant to keep the task.
 func (d *demo) exitToStopped(s scenario, task localfargate.TaskState) (time.Duration, bool) {
 	info, err := os.Stat(d.copyOf(s.run))
-	if err != nil || s.fate != fateEnds || s.idle || s.run == "held" || task.StoppedAt.IsZero() {
+	if err != nil || s.fate != fateEnds || s.warm() || s.run == "held" || task.StoppedAt.IsZero() {
 		return 0, false
 	}
 	return task.StoppedAt.Sub(info.ModTime()), true
