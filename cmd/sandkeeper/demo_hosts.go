@@ -19,8 +19,9 @@ import (
 // turns is how many there are of [turnsThread].
 const turns = 3
 
-// warmFor is how long a sandbox without a turn is kept, seconds.
-const warmFor = 20
+// warmFor is how long a sandbox without a turn is kept, seconds: until the breaker is
+// thawed, which puts the end of an idle sandbox off.
+const warmFor = 60
 
 // sightings is what the hosts saw.
 type sightings struct {

@@ -203,15 +203,15 @@ func (o *Operator) heldUp(ctx context.Context, r Run) ([]ReclaimJob, error) {
 		return nil, err
 	}
 	now, by := MillisOf(time.Now()), rand.Text()
-	if box.DueAt <= box.IdleSince.Add(o.Limits.IdleTTL) {
+	spent := box.IdleSince.Add(seconds(r.IdleSeconds, o.Limits.IdleTTL))
+	if box.DueAt <= spent {
 		return nil, nil // it was never held up
 	}
 	mark := MarkReclaiming{Instance: box.Instance, LatestRun: box.LatestRun, By: by, Idle: true, Now: now}
 	if _, err := o.Sandboxes.UpdateSandbox(ctx, box.Key, mark); err != nil {
 		return nil, ignoreRefused(err)
 	}
-	due := max(now, box.IdleSince.Add(o.Limits.IdleTTL))
-	if _, err := o.Sandboxes.UpdateSandbox(ctx, box.Key, Unmark{Instance: box.Instance, By: by, DueAt: due, Now: now}); err != nil {
+	if _, err := o.Sandboxes.UpdateSandbox(ctx, box.Key, Unmark{Instance: box.Instance, By: by, DueAt: max(now, spent), Now: now}); err != nil {
 		return nil, ignoreRefused(err)
 	}
 	return []ReclaimJob{{Tenant: r.Tenant, Key: box.Key, Instance: box.Instance, Kind: JobDue}}, nil
