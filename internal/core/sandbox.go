@@ -425,11 +425,12 @@ type Launched struct {
 // Name is "launched".
 func (Launched) Name() string { return "launched" }
 
-// ApplyRun: running, epoch mine, this instance, no task yet.
+// ApplyRun: running, epoch mine, not ending, this instance, no task yet.
 func (t Launched) ApplyRun(r Run) (Run, error) {
 	if why := failing(
 		check{r.Status == Running, "not-running"},
 		check{r.Epoch == t.Epoch, "epoch"},
+		check{r.Ending == nil, "ending"},
 		check{r.Instance == t.Sandbox.Instance, "instance"},
 		check{r.TaskARN == "", "task"},
 	); why != "" {

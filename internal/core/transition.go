@@ -540,11 +540,13 @@ type NameInstance struct {
 // Name is "name instance".
 func (NameInstance) Name() string { return "name instance" }
 
-// Apply: epoch mine, running, no task yet, the former instance as read.
+// Apply: epoch mine, running, not ending, no task yet, the former instance as read. Whoever
+// has decided the end has looked which sandbox goes with it.
 func (t NameInstance) Apply(r Run) (Run, error) {
 	if why := failing(
 		check{r.Status == Running, "not-running"},
 		check{r.Epoch == t.Epoch, "epoch"},
+		check{r.Ending == nil, "ending"},
 		check{r.TaskARN == "", "task"},
 		check{r.Instance == t.Old, "instance"},
 	); why != "" {

@@ -149,6 +149,7 @@ func TestRunTransitionsRefuse(t *testing.T) {
 		{"reclaim later of another instance", postponed, changed(terminalRun(), func(r *core.Run) { r.Instance = "other" }), "instance"},
 		{"name instance of an ended run", named, terminalRun(), "not-running"},
 		{"name instance under a lost claim", named, changed(unlaunched, otherEpoch), "epoch"},
+		{"name instance of a run that is being ended", named, changed(unlaunched, func(r *core.Run) { r.Ending = &core.Ending{Reason: core.EndFailed, At: 1} }), "ending"},
 		{"name instance of a run that has a task", named, attachedRun(), "task"},
 		{"hold taken back that another replaced", core.SetHold{Hold: core.Hold{Until: 800}, Was: &hold.Hold}, terminalRun(), "hold"},
 		{"hold of a run whose sandbox is gone", hold, changed(terminalRun(), func(r *core.Run) { r.Row = core.RowNone }), "reclaimed"},
@@ -387,6 +388,7 @@ func TestTransactionsRefuse(t *testing.T) {
 		"a run that another host took":          {changed(unlaunched, func(r *core.Run) { r.Epoch = 4 }), "epoch"},
 		"a run that names another instance":     {changed(unlaunched, func(r *core.Run) { r.Instance = "other" }), "instance"},
 		"a run that has a task":                 {attachedRun(), "task"},
+		"a run that its host ends":              {changed(unlaunched, func(r *core.Run) { r.Ending = &core.Ending{Reason: core.EndFailed, At: 1} }), "ending"},
 	} {
 		_, err := launched.ApplyRun(c.r)
 		checkRefused(t, what, "launched", c.why, err)

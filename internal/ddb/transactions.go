@@ -54,7 +54,7 @@ func (s *Transactions) launchItems(t core.Launched) ([]types.TransactWriteItem, 
 		return nil, err
 	}
 	bound := newChange(runPK(t.Run))
-	bound.need(is("status", core.Running), is("driverEpoch", t.Epoch), is("instanceId", t.Sandbox.Instance), gone("taskArn"))
+	bound.need(is("status", core.Running), is("driverEpoch", t.Epoch), gone("ending"), is("instanceId", t.Sandbox.Instance), gone("taskArn"))
 	bound.set("taskArn", t.Sandbox.TaskARN)
 	bound.set("cluster", t.Sandbox.Cluster)
 	bound.set("container", t.Sandbox.Container)

@@ -208,7 +208,7 @@ func hint(c *change, t core.Hint) {
 }
 
 func nameInstance(c *change, t core.NameInstance) {
-	c.need(is("status", core.Running), is("driverEpoch", t.Epoch), gone("taskArn"), is("instanceId", t.Old))
+	c.need(is("status", core.Running), is("driverEpoch", t.Epoch), gone("ending"), gone("taskArn"), is("instanceId", t.Old))
 	c.set("instanceId", t.Instance)
 	c.set("sandboxKey", t.Key)
 	c.set("provider", t.Provider)

@@ -151,7 +151,7 @@ func TestEveryTransitionIsOneConditionalRequest(t *testing.T) {
 		{core.NoteCheckpoint{From: core.CheckpointMoved, Checkpoint: core.RunCheckpoint{State: core.CheckpointDone}},
 			"(status IN (completed, failed, aborted)) AND (checkpoint.state = moved) AND ((checkpoint.state IN (owed, failed)) OR (checkpoint.state = moved))"},
 		{core.ReclaimLater{Instance: "i", NotBefore: 9}, over},
-		{core.NameInstance{Epoch: 4, Old: "o", Instance: "i", Key: "k"}, "(status = running) AND (driverEpoch = 4) AND (attribute_not_exists (taskArn)) AND (instanceId = o)"},
+		{core.NameInstance{Epoch: 4, Old: "o", Instance: "i", Key: "k"}, "(status = running) AND (driverEpoch = 4) AND (attribute_not_exists (ending)) AND (attribute_not_exists (taskArn)) AND (instanceId = o)"},
 		{core.SetHold{Hold: core.Hold{Until: 9}}, "(" + open + " OR (attribute_exists (detachedShard)) OR (attribute_exists (dueShard)) OR (reclaimOutcome = idle))"},
 		{core.SetHold{Was: &core.Hold{Until: 9, By: "b"}}, "(" + open + " OR (attribute_exists (detachedShard)) OR (attribute_exists (dueShard)) OR (reclaimOutcome = idle)) AND (hold.until = 9) AND (hold.by = b) AND (hold.why = ) AND (hold.id = )"},
 		{core.SetHold{Was: new(core.Hold)}, "(" + open + " OR (attribute_exists (detachedShard)) OR (attribute_exists (dueShard)) OR (reclaimOutcome = idle)) AND (attribute_not_exists (hold))"},
@@ -267,7 +267,7 @@ func TestEveryPutIsOfAnAbsentItem(t *testing.T) {
 }
 
 func TestTransactionsCarryTheirConditions(t *testing.T) {
-	bound := "v = 1 AND status = running AND driverEpoch = 4 AND instanceId = i AND attribute_not_exists taskArn"
+	bound := "v = 1 AND status = running AND driverEpoch = 4 AND attribute_not_exists ending AND instanceId = i AND attribute_not_exists taskArn"
 	tests := []struct {
 		name string
 		do   func(ctx context.Context, c *dynamodb.Client) error

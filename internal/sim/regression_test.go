@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/sim"
 )
 
@@ -139,6 +140,17 @@ var once = []struct {
 		{Op: "go", ID: 703, N: 5}, // its claim
 		{Op: "go", ID: 685, N: 40},
 		{Op: "go", ID: 703, N: 40},
+	}},
+}, {
+	name: "a run that its host gives up gets no sandbox any more from that host's own start (I15)",
+	seed: 0x19150bb5cefda55c,
+	script: sim.Script{Config: sim.Config{Runs: 1, Threads: 1, Breaker: 50, Checkpoint: core.CheckpointAlways, Keeper: true, Session: true}, Choices: []sim.Choice{
+		{Op: "begin", ID: 1},
+		{Op: "go", ID: 1, N: 8}, // up to its instance's name
+		{Op: "fail", ID: 2},
+		{Op: "go", ID: 2, N: 2}, // the end is decided, of a run without a sandbox
+		{Op: "go", ID: 1, N: 40},
+		{Op: "go", ID: 2, N: 40},
 	}},
 }}
 
