@@ -310,6 +310,8 @@ var mutations = []mutation{
 	th.Lease, th.UpdatedAt = Lease{t.Owner`, `		th.Fence = max(th.Fence, 1)
 	}
 	th.Lease, th.UpdatedAt = Lease{t.Owner`),
+	one("a commit does not ask for its lease", points, `		check{th.Writes(t.Writer, t.Now), "writer-lost"},
+		check{t.Token == ""`, `		check{t.Token == ""`),
 	one("a commit takes any checkpoint of its name for its own", points,
 		`	return taken.Thread == t.Checkpoint.Thread && taken.Digest == t.Checkpoint.Digest && taken.Digest != "" &&
 		taken.ForkOf == t.Checkpoint.ForkOf`, `	return taken.ID == t.Checkpoint.ID`),
@@ -330,6 +332,11 @@ var mutations = []mutation{
 	one("an agent is heard whose fence is dead", threads, `		check{th.Fence == t.Fence && th.Lease.Live(t.Now), "writer-lost"},
 		check{th.Step != nil && th.Step.Token == t.Token && th.Step.State == StepWorking, "step"},
 		check{t.Grant`, `		check{th.Step != nil && th.Step.Token == t.Token && th.Step.State == StepWorking, "step"},
+		check{t.Grant`),
+	one("an agent is heard whose lease was given back", threads, `		check{th.Fence == t.Fence && th.Lease.Live(t.Now), "writer-lost"},
+		check{th.Step != nil && th.Step.Token == t.Token && th.Step.State == StepWorking, "step"},
+		check{t.Grant`, `		check{th.Fence == t.Fence, "writer-lost"},
+		check{th.Step != nil && th.Step.Token == t.Token && th.Step.State == StepWorking, "step"},
 		check{t.Grant`),
 	one("a step is ended under a dead fence", threads, `		check{th.Fence == t.Fence, "writer-lost"},
 		check{th.Step != nil && th.Step.Token == t.Token && th.Step.State == StepWorking, "step"},
@@ -361,17 +368,36 @@ var mutations = []mutation{
 		pins`, `	for range 0 {
 		pins`),
 	one("a collection does not look at the conversation", collects, `	if c.thread.Conversation.Version > 0 {`, `	if c.thread.Conversation.Version < 0 {`),
+	one("a collection takes the manifest that pins read", collects, `	if f := c.thread.Fork; f != nil && len(f.Owners) > 0 {`, `	if f := c.thread.Fork; f != nil && len(f.Owners) < 0 {`),
+	one("a collection raises no floor", collects, `	raise := RaiseFloor{Owner: c.writer.Owner, Fence: c.writer.Fence, Now: c.renewed}
+	if _, err := c.k.Threads.UpdateThread(ctx, c.writer.ThreadKey, raise); err != nil {
+		return err
+	}
+`, ``),
 	one("a collection raises the floor without its lease", threads, `	if why := lost(th, t.Owner, t.Fence, t.Now); why != "" {
 		return threadRefusal(t, th, why)
 	}
 	th.Floor`, `	th.Floor`),
+	one("a pack that may be collected is used again", uploads,
+		`func (w working) reuses(p PackRef) bool { return p.Fence >= w.Floor && p.Fence <= w.step.Fence }`,
+		`func (w working) reuses(p PackRef) bool { return p.Fence <= w.step.Fence }`),
+	one("a conversation does not ask for the floor", threads, `		check{th.Floor <= t.Fence, "floor"},
+`, ``),
+	one("a conversation is saved over one that was not read", threads, `		check{th.Conversation.Version == t.Seen.Version, "stale-conversation"},
+`, ``),
 	one("a commit does not ask whether its packs are stored", commits, `		if err == nil && !there {`, `		if err == nil && !there && own[i].Fence < 0 {`),
 	one("what is needed still is unpinned", collects, `		if c.owners[owner] {
 			continue
 		}
 `, ``),
+	one("a pin is let go without its lease", points, `	if !th.Writes(t.Writer, t.Now) {
+		return Thread{}, &RefusedError{Op: t.Name(), Record: "thread " + t.Writer.ThreadKey.String(), Why: "writer-lost"}
+	}
+	if th.Fork == nil {`, `	if th.Fork == nil {`),
 	one("a fork puts no pins", forks, `	return Branch{Writer: w, Checkpoint: c, Pins: pins}, err`, `	return Branch{Writer: w, Checkpoint: c, Pins: pins[:0]}, err`),
 	one("a fork's packs count as its own", forks, `		return cmp.Or(r.packs[nameOf(p)].Owner, source.Thread)`, `		return r.packs[nameOf(p)].Owner`),
+	one("a fork does not ask for the leases of its branches", points, `		check{th.Writes(b.Writer, t.Now), "writer-lost"},
+		check{th.Empty()`, `		check{th.Empty()`),
 	one("a fork is written branch by branch", forks, `	if err := k.Threads.Fork(ctx, t); err != nil {
 		return nil, err
 	}
@@ -384,6 +410,24 @@ var mutations = []mutation{
 
 	// Sessions.
 	one("the sandbox of a live run is taken", starts, `	case err == nil && !latest.Status.Terminal():`, `	case err == nil && latest.Status == "?":`),
+	one("a start is gone on with by a host that has not the run", starts, `		check{r.ClaimNonce == q.Host, "attached-elsewhere"},
+`, ``),
+	one("a host acts on a run that it has not", sessions, `	case r.ClaimNonce != host:
+		return Run{}, refusedRun(op, k, claimLost)
+`, ``),
+	one("an agent may begin though its run is being ended", records, `		check{r.CancelRequested == 0, "cancel-requested"},
+		check{r.Ending == nil, "ending"},
+		check{r.Start == t.Was, "start"},
+	); why != "" {
+		return refusal(t, r, why)
+	}
+	r.Start = t.Start`, `		check{r.Start == t.Was, "start"},
+	); why != "" {
+		return refusal(t, r, why)
+	}
+	r.Start = t.Start`),
+	one("a sandbox passes to a run although its own has changed", records, `		check{s.LatestRun == seen.LatestRun, "latest-run"},
+`, ``),
 	one("a continuation owes nothing of what its parent did", continues,
 		`		child.Start.Owes = finish.Owes && s.begun(over.run)
 `, ``),
