@@ -94,5 +94,5 @@ var operations = map[string]operation{
 	}, "Lists the runs of a thread that have not ended."),
 	"adopt": call((*core.Session).Adopt, "Takes over a task that the host started itself, with the run in it.",
 		"terminal-run", "attached-elsewhere", "another-thread", "cancel-requested", "too-late", "claim-lost", "writer-conflict",
-		"another-task", "task-gone", "task-missing", "task-leaving"),
+		"another-task", "task-taken", "task-gone", "task-missing", "task-leaving"),
 }

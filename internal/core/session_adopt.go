@@ -3,7 +3,10 @@ package core
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/base32"
 	"fmt"
+	"strings"
 )
 
 // AdoptRequest takes over a task that a host started itself, and a run in it whose
@@ -123,6 +126,8 @@ func (s *Session) bindAdopted(ctx context.Context, st *starting, q AdoptRequest)
 		return "unreachable", nil
 	case tasks[0].Life != TaskLives:
 		return "", refusedRun("adopt", q.RunKey, "task-"+string(tasks[0].Life))
+	case strings.HasPrefix(tasks[0].StartedBy, StartedBy(l.Install, "")):
+		return "", refusedRun("adopt", q.RunKey, "task-taken") // whoever's it is
 	}
 	row, err := s.adoptRow(ctx, st, q)
 	if err != nil {
@@ -140,22 +145,55 @@ func (s *Session) bindAdopted(ctx context.Context, st *starting, q AdoptRequest)
 	return "", err
 }
 
-// adoptRow is the ledger row of an adoption: one that was put before is as good as new,
-// for no task is asked for under it.
+// adoptions is how often one task can be begun to be adopted and not be.
+const adoptions = 32
+
+// adoptedInstance names the nth attempt to adopt a task. It is the task's alone, so that its
+// row is what two runs, of whichever tenants, contend for.
+func adoptedInstance(arn string, n int) InstanceID {
+	sum := sha256.Sum256(fmt.Appendf(nil, "sandkeeper/adopt/v1:%d:%s", n, arn))
+	return InstanceID(base32.StdEncoding.EncodeToString(sum[:16])[:26])
+}
+
+// adoptRow is the ledger row of an adoption, the first of the task's that is not spent: one
+// that this run has put before is as good as new, for no task is asked for under it.
 func (s *Session) adoptRow(ctx context.Context, st *starting, q AdoptRequest) (LedgerRow, error) {
-	l := s.Launcher
-	if st.run.Instance != "" {
-		row, err := l.Ledger.Row(ctx, st.run.Instance)
-		if err == nil && row.State == LedgerIntent {
-			return row, nil
+	for n := range adoptions {
+		id := adoptedInstance(q.TaskARN, n)
+		row, err := s.Launcher.Ledger.Row(ctx, id)
+		if isNotFound(err) {
+			row, err = s.putAdopted(ctx, st, q, id)
 		}
-		if ignoreNotFound(err) != nil {
+		switch {
+		case err != nil:
 			return LedgerRow{}, err
+		case row.State == LedgerClosed:
+			continue
+		case row.Tenant != q.Tenant || row.Run != q.Run || row.State == LedgerStopping:
+			return LedgerRow{}, refusedRun("adopt", q.RunKey, "task-taken")
+		case row.State != LedgerIntent:
+			return LedgerRow{}, fmt.Errorf("adopt task %s: %w", q.TaskARN, ErrLaunchPending)
 		}
+		return row, s.nameAdopted(ctx, st, q, id)
 	}
-	var err error
-	if st.run, err = l.name(ctx, st.run, st.key, s.Provider, q.Cluster); err != nil {
+	return LedgerRow{}, refusedRun("adopt", q.RunKey, "task-taken")
+}
+
+// putAdopted puts the row, or finds that of who was faster.
+func (s *Session) putAdopted(ctx context.Context, st *starting, q AdoptRequest, id InstanceID) (LedgerRow, error) {
+	if err := s.nameAdopted(ctx, st, q, id); err != nil {
 		return LedgerRow{}, err
 	}
-	return l.intend(ctx, st.run, st.key, s.Provider, q.Cluster)
+	return s.Launcher.intend(ctx, st.run, st.key, s.Provider, q.Cluster)
+}
+
+// nameAdopted has the run name the instance before anything else does.
+func (s *Session) nameAdopted(ctx context.Context, st *starting, q AdoptRequest, id InstanceID) (err error) {
+	if st.run.Instance == id {
+		return nil
+	}
+	st.run, err = s.Launcher.Runs.Update(ctx, st.run.RunKey, NameInstance{
+		Epoch: st.run.Epoch, Old: st.run.Instance, Instance: id, Key: st.key, Provider: s.Provider, Cluster: q.Cluster,
+	})
+	return err
 }

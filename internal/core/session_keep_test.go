@@ -522,6 +522,64 @@ func TestAdoptTakesOverATask(t *testing.T) {
 	})
 }
 
+// TestATaskIsNobodysToTakeTwice: what the installation started is no tenant's to adopt, and
+// what a host started serves the run that adopted it first, whichever tenant asks next,
+// until that run's attempt is over.
+func TestATaskIsNobodysToTakeTwice(t *testing.T) {
+	ask := func(tenant, run, arn string) core.AdoptRequest {
+		return core.AdoptRequest{
+			RunKey: core.RunKey{Tenant: core.TenantID(tenant), Run: core.RunID(run)}, Thread: core.ThreadID("of-" + run), Host: hostOf(run), TaskARN: arn, Container: "agent", Journal: core.NewJournalNonce(),
+		}
+	}
+	bubble(t, func(t *testing.T) {
+		h := newHosting(t)
+		theirs := h.ready(startOf("one", "a"))
+		stray := h.fleet.RunStray("mine/own")
+		_, err := h.self().Adopt(t.Context(), ask("x", "first", stray))
+		h.must(err)
+		for name, q := range map[string]core.AdoptRequest{
+			"a sandbox of the tenant's": ask("x", "two", theirs.Run.TaskARN), "a sandbox of another tenant's": ask("y", "three", theirs.Run.TaskARN),
+			"an adopted task": ask("x", "four", stray), "another tenant's adopted task": ask("y", "five", stray),
+		} {
+			for range 2 {
+				_, err := h.self().Adopt(t.Context(), q)
+				refusedFor(t, "adopt of "+name, err, "task-taken")
+			}
+		}
+		if n := len(h.fleet.Running()); n != 2 {
+			t.Errorf("%d tasks run", n)
+		}
+		h.store.Check(t)
+	})
+	for _, spent := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			h := newHosting(t)
+			stray := h.fleet.RunStray("mine/own")
+			p := h.store.NewProcess(mem.Faults{Before: func(_ context.Context, call string) {
+				if call == "launched" {
+					panic(call) // a host crashes that has put its row
+				}
+			}})
+			func() {
+				defer func() { _ = recover() }()
+				_, err := h.session(p).Adopt(t.Context(), ask("x", "first", stray))
+				t.Errorf("adopted all the same: %v", err)
+			}()
+			for id, row := range h.store.State().Rows {
+				if spent { // as a sweep does once nobody can go on
+					_, err := h.store.UpdateRow(t.Context(), id, core.CloseRow{From: row.State, Why: "no task was launched", Now: core.MillisOf(time.Now()), Tenant: row.Tenant})
+					h.must(err)
+				}
+			}
+			report, err := h.self().Adopt(t.Context(), ask("y", "second", stray))
+			if spent != (err == nil && report.State == core.Ready) {
+				t.Errorf("spent %t: %s, %v", spent, report.State, err)
+			}
+			h.store.Check(t)
+		})
+	}
+}
+
 // TestListTellsTheRunsOfAThread, newest first, and which of them have not ended.
 func TestListTellsTheRunsOfAThread(t *testing.T) {
 	bubble(t, func(t *testing.T) {
