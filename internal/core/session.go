@@ -38,7 +38,8 @@ type Session struct {
 	Cluster    string // where a definition names none
 	Logger     *slog.Logger
 
-	tails tails
+	tails     tails
+	fileTails tails
 }
 
 // ThreadKeeper is what a session needs of the keeper of checkpoints.

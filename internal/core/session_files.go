@@ -85,6 +85,10 @@ func (s *Session) lookFiles(ctx context.Context, q TailRequest, report TailRepor
 	case q.Host == "" || !s.begun(r):
 		return report, nil
 	}
+	// However fast an agent changes files, it has no more asked of ECS than one that writes.
+	if _, ask := s.fileTails.ask(r, 0); !ask {
+		return report, nil
+	}
 	box, err := s.Launcher.Sandboxes.Sandbox(ctx, r.SandboxKey)
 	switch {
 	case ignoreNotFound(err) != nil:

@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
 )
 
 const change = `{"at":1,"kind":"create","path":"a"}` + "\n"
@@ -104,6 +106,42 @@ func TestChangesAreTailedWhileTheAgentWorks(t *testing.T) {
 			t.Errorf("another stream: %v", err)
 		}
 	})
+}
+
+// TestABusyWorkspaceCostsFourQuestionsAMinute: whoever polls, and however often an agent
+// changes files, ECS is asked as seldom as for output, and nothing is missed.
+func TestABusyWorkspaceCostsFourQuestionsAMinute(t *testing.T) {
+	for _, wait := range []int64{0, 1, 20} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHosting(t)
+			h.ready(watched("r", "host"))
+			const changes = 170
+			var agent sync.WaitGroup
+			agent.Go(func() {
+				for range changes {
+					h.fleet.Touch("r", change)
+					time.Sleep(time.Second)
+				}
+			})
+			p := h.store.NewProcess(mem.Faults{})
+			s, from := h.session(p), int64(0)
+			for begun := time.Now(); time.Since(begun) < 3*time.Minute; time.Sleep(200 * time.Millisecond) {
+				report, err := s.Tail(t.Context(), core.TailRequest{RunKey: key("r"), Host: hostOf("host"), From: from, WaitSeconds: wait, Stream: core.StreamFiles})
+				h.must(err)
+				from = report.Next
+			}
+			agent.Wait()
+			asked := 0
+			for _, call := range p.Calls() {
+				if call == "page" {
+					asked++
+				}
+			}
+			if seen := int(from) / len(change); asked > 13 || seen < changes-20 {
+				t.Errorf("wait %d s: asked %d times in three minutes, seen %d of %d", wait, asked, seen, changes)
+			}
+		})
+	}
 }
 
 // TestASideJournalThatCannotBeKeptHoldsNothingUp (MW-7).
