@@ -33,6 +33,9 @@ func planOf(job transfer.Job) (core.SetupPlan, error) {
 	return plan, nil
 }
 
+// maxKept bounds how many files in the way are told: an answer has to stay short.
+const maxKept = 100
+
 // setup prepares the workspace. Order: the secrets first, so that whatever fails later is
 // told without them.
 func (w *work) setup(ctx context.Context) error {
@@ -69,7 +72,7 @@ func (w *work) setup(ctx context.Context) error {
 	ctx, cancel := context.WithDeadlineCause(ctx, w.deadline, fail(codeTimeLimit, errors.New("the set-up did not end in time")))
 	defer cancel()
 	result, err := setup.Run(ctx, options)
-	w.state.Baseline, w.state.Kept = result.Baseline, result.Kept
+	w.state.Baseline, w.state.Kept = result.Baseline, result.Kept[:min(len(result.Kept), maxKept)]
 	for _, r := range result.Git {
 		w.state.Git = append(w.state.Git, gitNote{Path: r.Path, Result: &r})
 	}

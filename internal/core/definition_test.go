@@ -93,6 +93,8 @@ func TestDefinitionsThatAreRefused(t *testing.T) {
 		"a credential that is none":     {`"credential": "GIT_TOKEN"`, `"credential": "OTHER"`, "credential"},
 		"a directory above":             {`"directory": "app"`, `"directory": "../app"`, "directory"},
 		"a file above":                  {`lib/a.txt`, `../a.txt`, "files"},
+		"a file below a file":           {`lib/a.txt`, `SKILL.md/a.txt`, "below a file"},
+		"the whole system":              {`"root": "/work"`, `"root": "/"`, "workspace.root"},
 		"a skill with both":             {`"name": "shared",`, `"name": "shared", "files": {"a": "b"},`, "either files or a repository"},
 		"a skill twice":                 {`"name": "shared"`, `"name": "notes"`, "once"},
 		"an unknown manager":            {`"pnpm"`, `"make"`, "packageManager"},

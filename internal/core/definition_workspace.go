@@ -103,10 +103,10 @@ func (w WorkspacePlan) empty() bool {
 }
 
 func (w WorkspacePlan) check(secrets []string) error {
-	root := cmp.Or(w.Root, "/")
+	root := w.Root
 	switch {
-	case !path.IsAbs(root) || path.Clean(root) != root || len(root) > maxText || strings.ContainsRune(root, 0):
-		return fmt.Errorf("workspace.root: want a clean absolute path, got %.140q", root)
+	case root != "" && (!path.IsAbs(root) || path.Clean(root) != root || root == "/" || len(root) > maxText || strings.ContainsRune(root, 0)):
+		return fmt.Errorf("workspace.root: want a clean absolute path below the root of the system, got %.140q", root)
 	case !slices.Contains(PackageManagers, w.Manager):
 		return fmt.Errorf("workspace.packageManager: want one of %q, got %.80q", PackageManagers[1:], w.Manager)
 	case len(w.Instructions) > maxAuthor:
@@ -154,6 +154,11 @@ func (a AddedPlan) check(secrets []string) error {
 	for _, name := range slices.Sorted(maps.Keys(a.Files)) {
 		if err := checkInside("files", name); err != nil {
 			return err
+		}
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			if _, file := a.Files[dir]; file {
+				return fmt.Errorf("files %.140q: want it not to be below a file", name)
+			}
 		}
 		if len(a.Files[name]) > maxAuthor {
 			return fmt.Errorf("files %.140q: want at most %d bytes, got %d", name, maxAuthor, len(a.Files[name]))

@@ -125,6 +125,9 @@ func open(ctx context.Context, c Config) (*watch, error) {
 	if w.Root, err = filepath.EvalSymlinks(c.Root); err != nil {
 		return nil, err
 	}
+	if w.Root == "/" {
+		return nil, errors.New("want a directory below the root of the system: all of that is no workspace")
+	}
 	if w.files, err = os.OpenRoot(w.Root); err != nil {
 		return nil, err
 	}

@@ -298,3 +298,23 @@ func TestAPlantedJournalIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestTheWholeSystemIsNoWorkspace: it holds what is of other processes, and the side journal
+// itself; a link to it is no other.
+func TestTheWholeSystemIsNoWorkspace(t *testing.T) {
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink("/", link); err != nil {
+		t.Fatal(err)
+	}
+	for _, root := range []string{"/", link, "/.."} {
+		out := filepath.Join(t.TempDir(), "run.files")
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel() // a watch that begins ends at once
+		if err := watch.Run(ctx, watch.Config{Root: root, Out: out}); err == nil || !strings.Contains(err.Error(), "below the root") {
+			t.Errorf("%s: %v", root, err)
+		}
+		if _, err := os.Lstat(out); err == nil {
+			t.Errorf("%s: a side journal is begun", root)
+		}
+	}
+}
