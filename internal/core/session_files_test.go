@@ -144,6 +144,38 @@ func TestABusyWorkspaceCostsFourQuestionsAMinute(t *testing.T) {
 	}
 }
 
+// TestAnEndThatIsNoneCostsLittle: an agent that says that it has ended, and goes on, has its
+// sandbox asked as seldom as any other but for a moment.
+func TestAnEndThatIsNoneCostsLittle(t *testing.T) {
+	for _, stream := range []core.TailStream{core.StreamOutput, core.StreamFiles} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHosting(t)
+			h.ready(watched("r", "host"))
+			h.fleet.Write("r", "out\n")
+			r := h.run("r")
+			_, err := h.store.Update(t.Context(), r.RunKey, core.Hint{ExitedAt: core.MillisOf(time.Now()), First: true, TaskARN: r.TaskARN, Row: r.Row, DueAt: r.DueAt, Lapse: r.DueAt})
+			h.must(err)
+			p := h.store.NewProcess(mem.Faults{})
+			s := h.session(p)
+			from := int64(0)
+			for begun := time.Now(); time.Since(begun) < 10*time.Minute; time.Sleep(200 * time.Millisecond) {
+				report, err := s.Tail(t.Context(), core.TailRequest{RunKey: r.RunKey, Host: hostOf("host"), From: from, WaitSeconds: 20, Stream: stream})
+				h.must(err)
+				from = report.Next
+			}
+			asked := 0
+			for _, call := range p.Calls() {
+				if call == "page" {
+					asked++
+				}
+			}
+			if asked > 20+40 {
+				t.Errorf("%s: asked %d times in ten minutes", stream, asked)
+			}
+		})
+	}
+}
+
 // TestASideJournalThatCannotBeKeptHoldsNothingUp (MW-7).
 func TestASideJournalThatCannotBeKeptHoldsNothingUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

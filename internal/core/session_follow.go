@@ -13,8 +13,10 @@ const (
 	// tailPace is from one question to the next where nothing else tells of the journal:
 	// four a minute, whatever the agent writes.
 	tailPace = 15 * time.Second
-	// tailEnd is the pace once the sandbox has said that the agent has ended.
-	tailEnd = 2 * time.Second
+	// tailEnd is the pace once the sandbox has said that the agent has ended, for as long as
+	// tailEndFor: an agent may say so that goes on.
+	tailEnd    = 2 * time.Second
+	tailEndFor = 30 * time.Second
 	// spoolQuiet is how long a spool into which nothing comes is believed to have all, and
 	// the pace from then on.
 	spoolQuiet = 2 * time.Minute
@@ -148,7 +150,7 @@ func (t *tails) ask(r Run, newest Millis) (size int64, now bool) {
 	t.with(r.RunKey, func(k *tail) {
 		pace := tailPace
 		switch {
-		case r.ExitedAt != 0:
+		case r.ExitedAt != 0 && nowMillis() < r.ExitedAt.Add(tailEndFor):
 			pace = tailEnd
 		case newest == 0 || k.late:
 		case nowMillis() < newest.Add(spoolQuiet):
