@@ -22,7 +22,7 @@ func newWorld(t *testing.T) *world {
 	view := fleet.View(store.Process)
 	return &world{T: t, fleet: fleet, Session: core.Session{
 		Launcher: &core.Launcher{
-			Runs: store, Sandboxes: store, Ledger: store, Transactions: store, Tasks: view, Describer: view, Agents: view,
+			Runs: store, Sandboxes: store, Ledger: store, Transactions: store, Describer: view, Provider: core.TaskProvider{TaskAPI: view, AgentStarter: view},
 			Queue: store, Threads: store, Limits: core.DefaultLimits, Install: "test",
 		},
 		Binds: store, Controls: store, Log: &core.LogWriter{Log: store, Blobs: store, Inline: 100}, Prober: view, Notes: store, History: store,

@@ -90,9 +90,9 @@ func (o Options) session(c *clock) *core.Session {
 	blobs := s3blob.NewObjects(s3.NewFromConfig(o.AWS, func(s *s3.Options) { s.UsePathStyle = o.AWS.BaseEndpoint != nil }), out(names.OutBucket))
 	return &core.Session{
 		Launcher: &core.Launcher{
-			Runs: runs, Sandboxes: boxes, Ledger: boxes, Transactions: transactions, Tasks: tasks, Describer: tasks,
-			Agents: core.JournalStarter{Exec: exec, Format: core.DefaultJournal},
-			Queue:  sqsout.New(sqs.NewFromConfig(o.AWS), out(names.OutReclaimQueue)), Threads: ddb.NewThreads(db, out(names.OutCheckpoints)),
+			Runs: runs, Sandboxes: boxes, Ledger: boxes, Transactions: transactions, Describer: tasks,
+			Provider: core.TaskProvider{TaskAPI: tasks, AgentStarter: core.JournalStarter{Exec: exec, Format: core.DefaultJournal}},
+			Queue:    sqsout.New(sqs.NewFromConfig(o.AWS), out(names.OutReclaimQueue)), Threads: ddb.NewThreads(db, out(names.OutCheckpoints)),
 			Announcer: ebout.New(eventbridge.NewFromConfig(o.AWS), out(names.OutEventBus)), Limits: limits, Install: out(names.OutInstall), Quota: o.SandboxesPerTenant,
 		},
 		Binds: transactions, Controls: boxes, Notes: runs, Definitions: boxes, History: ddb.NewHistory(db, out(names.OutRunsTable)),

@@ -26,7 +26,7 @@ func newHandler(t *testing.T, log *strings.Builder) handler {
 	return handler{
 		session: &core.Session{
 			Launcher: &core.Launcher{
-				Runs: store, Sandboxes: store, Ledger: store, Transactions: store, Tasks: fleet, Describer: fleet, Agents: fleet,
+				Runs: store, Sandboxes: store, Ledger: store, Transactions: store, Describer: fleet, Provider: core.TaskProvider{TaskAPI: fleet, AgentStarter: fleet},
 				Queue: store, Threads: store, Limits: core.DefaultLimits, Install: "test",
 			},
 			Binds: store, Controls: store, Log: &core.LogWriter{Log: store, Blobs: store, Inline: 100}, Prober: fleet, Notes: store, History: store,

@@ -56,9 +56,9 @@ func session(b *boot.Boot) *core.Session {
 	}
 	return &core.Session{
 		Launcher: &core.Launcher{
-			Runs: runs, Sandboxes: boxes, Ledger: boxes, Transactions: transactions, Tasks: tasks, Describer: tasks,
-			Agents: core.JournalStarter{Exec: exec, Format: core.DefaultJournal},
-			Queue:  sqsout.New(sqs.NewFromConfig(b.AWS), b.Get(names.ReclaimQueue)), Threads: ddb.NewThreads(db, b.Get(names.CheckpointsTable)),
+			Runs: runs, Sandboxes: boxes, Ledger: boxes, Transactions: transactions, Describer: tasks,
+			Provider: core.TaskProvider{TaskAPI: tasks, AgentStarter: core.JournalStarter{Exec: exec, Format: core.DefaultJournal}},
+			Queue:    sqsout.New(sqs.NewFromConfig(b.AWS), b.Get(names.ReclaimQueue)), Threads: ddb.NewThreads(db, b.Get(names.CheckpointsTable)),
 			Announcer: ebout.New(eventbridge.NewFromConfig(b.AWS), b.Get(names.EventBus)), Limits: limits, Install: b.Get(names.Install), Quota: quota,
 		},
 		Binds: transactions, Controls: boxes, Notes: runs, Definitions: boxes, History: ddb.NewHistory(db, b.Get(names.RunsTable)),

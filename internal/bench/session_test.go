@@ -96,8 +96,8 @@ func (h *hosts) session() *core.Session {
 	p := h.store
 	s := &core.Session{
 		Launcher: &core.Launcher{
-			Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Tasks: h.tasks, Describer: h.tasks, Threads: p, Queue: p,
-			Agents: core.JournalStarter{Exec: h.exec, Format: core.DefaultJournal}, Limits: h.limits, Install: "bench",
+			Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Describer: h.tasks, Threads: p, Queue: p,
+			Provider: core.TaskProvider{TaskAPI: h.tasks, AgentStarter: core.JournalStarter{Exec: h.exec, Format: core.DefaultJournal}}, Limits: h.limits, Install: "bench",
 		},
 		Binds: p, Controls: p, Notes: p, Log: &core.LogWriter{Log: p, Blobs: p, Inline: h.limits.InlineSegment}, Nudger: h,
 		Prober:     &core.JournalProber{Exec: h.exec, Sandboxes: p, Format: core.DefaultJournal, Limits: h.limits},

@@ -104,18 +104,18 @@ func (s *stage) starting(p *mem.Process, q core.RunRequest, sandbox string) (cor
 func startAgent(l *core.Launcher, r core.Run) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	l.Agents = impatient{l.Agents, cancel}
+	l.Provider = impatient{l.Provider, cancel}
 	_, err := l.StartAgent(ctx, r, core.JournalStart{Argv: []string{"agent"}}, nil)
 	return err
 }
 
 type impatient struct {
-	core.AgentStarter
+	core.Provider
 	giveUp func()
 }
 
 func (i impatient) StartAgent(ctx context.Context, target core.ExecTarget, agent core.JournalStart, input []byte) (core.JournalStarted, error) {
-	started, err := i.AgentStarter.StartAgent(ctx, target, agent, input)
+	started, err := i.Provider.StartAgent(ctx, target, agent, input)
 	if err != nil {
 		i.giveUp()
 	}

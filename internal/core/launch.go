@@ -18,9 +18,8 @@ type Launcher struct {
 	Sandboxes    Sandboxes
 	Ledger       Ledger
 	Transactions SandboxTransactions
-	Tasks        TaskRunner
+	Provider     Provider
 	Describer    TaskDescriber
-	Agents       AgentStarter
 	Queue        ReclaimQueue
 	Threads      Threads   // nil: no checkpoints are kept
 	Announcer    Announcer // nil: nobody is told
@@ -147,11 +146,11 @@ func (l *Launcher) replace(ctx context.Context, box Sandbox) error {
 	if err == nil && !latest.Status.Terminal() {
 		return ErrSandboxExists
 	}
-	tasks, err := l.Describer.Describe(ctx, box.Cluster, []string{box.TaskARN})
+	found, err := l.Provider.Resume(ctx, box.place())
 	switch {
 	case err != nil:
 		return err
-	case len(tasks) != 1 || tasks[0].Life != TaskGone:
+	case found.State != ResumeGone:
 		return ErrSandboxExists
 	}
 	now := nowMillis()
@@ -160,11 +159,11 @@ func (l *Launcher) replace(ctx context.Context, box Sandbox) error {
 	if _, err := l.Sandboxes.UpdateSandbox(ctx, box.Key, mark); err != nil {
 		return err
 	}
-	if err := l.loseWorkspace(ctx, latest, box, "task-gone: "+describe(tasks[0])); err != nil {
+	if err := l.loseWorkspace(ctx, latest, box, "task-gone: "+found.Why); err != nil {
 		return err
 	}
 	condemn := Condemn{
-		Instance: box.Instance, Key: box.Key, By: by, Why: "replaced: " + describe(tasks[0]), Now: now, DueAt: now.Add(l.Limits.RetryStop),
+		Instance: box.Instance, Key: box.Key, By: by, Why: "replaced: " + found.Why, Now: now, DueAt: now.Add(l.Limits.RetryStop),
 	}
 	if err := l.Transactions.Condemn(ctx, condemn); err != nil {
 		return err
@@ -239,7 +238,7 @@ func (l *Launcher) runTask(ctx context.Context, row LedgerRow, spec TaskSpec) (s
 	defer cancel()
 	spec.Token = string(row.Instance)
 	spec.StartedBy = StartedBy(l.Install, row.Instance)
-	return l.Tasks.Start(ctx, spec)
+	return l.Provider.Start(ctx, spec)
 }
 
 // bind takes the task into service, or condemns it. Nobody stops a task directly: a
@@ -302,7 +301,7 @@ func (l *Launcher) StartAgent(ctx context.Context, r Run, agent JournalStart, in
 	ctx, cancel := context.WithDeadline(ctx, until.Time())
 	defer cancel()
 	for wait := time.Second; ; wait = min(2*wait, 8*time.Second) {
-		started, err := l.Agents.StartAgent(ctx, targetOf(r), agent, input)
+		started, err := l.Provider.StartAgent(ctx, targetOf(r), agent, input)
 		if err == nil {
 			return started, nil
 		}

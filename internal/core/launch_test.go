@@ -226,7 +226,7 @@ func TestALateLaunchIsCondemned(t *testing.T) {
 				w := newWorld(t)
 				p := w.store.NewProcess(mem.Faults{})
 				l := w.launcher(p)
-				l.Tasks = lostAnswer{l.Tasks, ranTask}
+				l.Provider = lostAnswer{l.Provider, ranTask}
 				r, err := l.Start(t.Context(), core.RunRequest{RunKey: key("r"), Thread: "thread-r", HostNonce: "host", Definition: "d"})
 				if err != nil {
 					t.Fatal(err)
@@ -325,13 +325,13 @@ func (l listedTasks) StartedBy(_ context.Context, _, startedBy string) ([]string
 
 // lostAnswer runs a task, or not, and never says so.
 type lostAnswer struct {
-	core.TaskRunner
+	core.Provider
 	runs bool
 }
 
 func (l lostAnswer) Start(ctx context.Context, spec core.TaskSpec) (string, error) {
 	if l.runs {
-		_, _ = l.TaskRunner.Start(ctx, spec) // its answer is what gets lost
+		_, _ = l.Provider.Start(ctx, spec) // its answer is what gets lost
 	}
 	return "", errors.New("connection reset")
 }
@@ -342,8 +342,8 @@ func TestALaunchEndsWithItsWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		l := w.launcher(w.store.Process)
-		hanging := &hangingRunner{}
-		l.Tasks = hanging
+		hanging := &hangingRunner{Provider: l.Provider}
+		l.Provider = hanging
 		r, err := l.Start(t.Context(), core.RunRequest{RunKey: key("r"), Thread: "thread-r", HostNonce: "host", Definition: "d"})
 		if err != nil {
 			t.Fatal(err)
@@ -367,7 +367,10 @@ func TestALaunchEndsWithItsWindow(t *testing.T) {
 	})
 }
 
-type hangingRunner struct{ calls int }
+type hangingRunner struct {
+	core.Provider
+	calls int
+}
 
 func (h *hangingRunner) Start(ctx context.Context, _ core.TaskSpec) (string, error) {
 	h.calls++
@@ -460,8 +463,8 @@ func TestStartAgentWaitsForAYoungTask(t *testing.T) {
 				w := newWorld(t)
 				r := w.begin("r", nil)
 				l := w.launcher(w.store.Process)
-				starter := &failingStarter{AgentStarter: l.Agents, healing: c.healing, fails: c.fails}
-				l.Agents = starter
+				starter := &failingStarter{Provider: l.Provider, healing: c.healing, fails: c.fails}
+				l.Provider = starter
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				_, err := l.StartAgent(ctx, r, core.JournalStart{Argv: []string{"agent"}}, nil)
@@ -474,7 +477,7 @@ func TestStartAgentWaitsForAYoungTask(t *testing.T) {
 }
 
 type failingStarter struct {
-	core.AgentStarter
+	core.Provider
 	healing      core.Healing
 	fails, calls int
 }
@@ -483,7 +486,7 @@ func (s *failingStarter) StartAgent(ctx context.Context, target core.ExecTarget,
 	if s.calls++; s.calls <= s.fails {
 		return core.JournalStarted{}, &core.ExecError{Target: target, Healing: s.healing, Reason: "target-not-connected"}
 	}
-	return s.AgentStarter.StartAgent(ctx, target, agent, input)
+	return s.Provider.StartAgent(ctx, target, agent, input)
 }
 
 // TestReclaimCrashMatrix stops the reclaims of an ended run, of one whose sandbox is

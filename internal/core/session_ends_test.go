@@ -338,7 +338,7 @@ var ends = []struct {
 	}, fate{status: core.Running, sandbox: "serving", lease: true, told: "ready r, ready r"}},
 	{"a cancel during ensure ends the half-built sandbox", nil, func(e *ending) {
 		s := e.self()
-		s.Launcher.Tasks = lostAnswer{s.Launcher.Tasks, true}
+		s.Launcher.Provider = lostAnswer{s.Launcher.Provider, true}
 		if _, err := s.Start(e.t.Context(), e.q); err == nil {
 			e.t.Fatal("started")
 		}

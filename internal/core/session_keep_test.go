@@ -270,7 +270,7 @@ func TestAFailedTurnInAWarmSandboxLeavesIt(t *testing.T) {
 		h.warm("one")
 		s := h.self()
 		s.Binds = h.store
-		s.Launcher.Agents = noExec{}
+		s.Launcher.Provider = noExec{s.Launcher.Provider}
 		report, err := s.Start(t.Context(), startOf("two", "b"))
 		refusedFor(t, "start", err, "agent-not-started")
 		h.drainQueue(h.store.Process)
@@ -607,7 +607,7 @@ func TestListTellsTheRunsOfAThread(t *testing.T) {
 }
 
 // noExec is a sandbox that takes no exec at all.
-type noExec struct{ core.AgentStarter }
+type noExec struct{ core.Provider }
 
 func (noExec) StartAgent(_ context.Context, target core.ExecTarget, _ core.JournalStart, _ []byte) (core.JournalStarted, error) {
 	return core.JournalStarted{}, &core.ExecError{Target: target, Healing: core.Configuration, Reason: "no-shell"}

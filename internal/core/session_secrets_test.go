@@ -27,8 +27,7 @@ func (v vault) Resolve(context.Context, string) (string, error) { return cmp.Or(
 
 // overseen are calls that leave the session's process, as others see them.
 type overseen struct {
-	core.AgentStarter
-	core.TaskRunner
+	core.Provider
 	seen   []string // what stands in an argument, an override or a script
 	agents []core.JournalStart
 	err    error
@@ -47,7 +46,7 @@ func (o *overseen) StartAgent(ctx context.Context, target core.ExecTarget, agent
 	if o.err != nil {
 		return core.JournalStarted{}, o.err
 	}
-	return o.AgentStarter.StartAgent(ctx, target, agent, input)
+	return o.Provider.StartAgent(ctx, target, agent, input)
 }
 
 // Setup is done at once.
@@ -61,7 +60,7 @@ func (o *overseen) Setup(_ context.Context, target core.ExecTarget, id string, j
 
 func (o *overseen) Start(ctx context.Context, spec core.TaskSpec) (string, error) {
 	o.seen = append(o.seen, fmt.Sprintf("%+v", spec))
-	return o.TaskRunner.Start(ctx, spec)
+	return o.Provider.Start(ctx, spec)
 }
 
 // everything is all that is kept or said of what has happened.
@@ -95,8 +94,8 @@ func TestASecretIsTheAgentsAlone(t *testing.T) {
 		with := func() *core.Session {
 			s := h.self()
 			s.Secrets, s.Logger = vault{}, slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-			o.AgentStarter, o.TaskRunner = s.Launcher.Agents, s.Launcher.Tasks
-			s.Launcher.Agents, s.Launcher.Tasks, s.Setups = o, o, o
+			o.Provider = s.Launcher.Provider
+			s.Launcher.Provider, s.Setups = o, o
 			return s
 		}
 		q := startOf("one", "a")
@@ -148,8 +147,8 @@ func TestAValueThatCannotBeCarriedFailsTheStart(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHosting(t)
 				s, o := h.self(), &counted{}
-				o.AgentStarter, s.Secrets, s.Setups = s.Launcher.Agents, vault{other: c.value}, o
-				s.Launcher.Agents = o
+				o.Provider, s.Secrets, s.Setups = s.Launcher.Provider, vault{other: c.value}, o
+				s.Launcher.Provider = o
 				q := startOf("one", "a")
 				for i := range c.many {
 					q.Definition.Secrets = append(q.Definition.Secrets, core.SecretPlan{Name: fmt.Sprint("S", i), From: "arn:aws:ssm:us-east-1:000000000000:parameter/t"})
@@ -173,7 +172,7 @@ func TestAValueThatCannotBeCarriedFailsTheStart(t *testing.T) {
 
 // counted measures what is handed to sandboxes.
 type counted struct {
-	core.AgentStarter
+	core.Provider
 	longest int
 }
 
@@ -183,7 +182,7 @@ func (c *counted) StartAgent(ctx context.Context, target core.ExecTarget, agent 
 		return core.JournalStarted{}, err
 	}
 	c.longest = max(c.longest, len(stdin))
-	return c.AgentStarter.StartAgent(ctx, target, agent, input)
+	return c.Provider.StartAgent(ctx, target, agent, input)
 }
 
 func (c *counted) Setup(_ context.Context, _ core.ExecTarget, _ string, job *core.SetupJob, _ time.Duration) (core.SetupState, error) {

@@ -257,16 +257,16 @@ func (s *Session) sandbox(ctx context.Context, st *starting) (waiting string, er
 	return s.take(ctx, st, box, latest)
 }
 
-// take has the sandbox that is there serve the run, or makes room for another. Three
-// answers of ECS: it runs, it is gone, or nobody can tell, which changes nothing.
+// take has the sandbox that is there serve the run, or makes room for another. Of a provider
+// there are three answers: it runs, it is gone, or nobody can tell, which changes nothing.
 func (s *Session) take(ctx context.Context, st *starting, box Sandbox, latest Run) (waiting string, err error) {
-	tasks, err := s.Launcher.Describer.Describe(ctx, box.Cluster, []string{box.TaskARN})
+	found, err := s.Launcher.Provider.Resume(ctx, box.place())
 	switch {
 	case err != nil:
 		return "", err
-	case len(tasks) == 1 && tasks[0].Life == TaskGone:
+	case found.State == ResumeGone:
 		return s.launch(ctx, st)
-	case len(tasks) != 1 || tasks[0].Life != TaskLives:
+	case found.State != ResumeRunning:
 		return "unreachable", nil
 	case box.Reclaiming != "":
 		return "reclaim", nil
@@ -435,7 +435,7 @@ func (s *Session) startAgent(ctx context.Context, st *starting) (waiting string,
 	}
 	until, cancel := context.WithTimeout(ctx, execWithin)
 	defer cancel()
-	if _, err := s.Launcher.Agents.StartAgent(until, targetOf(st.run), agent, input); err != nil {
+	if _, err := s.Launcher.Provider.StartAgent(until, targetOf(st.run), agent, input); err != nil {
 		return s.unstarted(ctx, st, err)
 	}
 	start := st.run.Start

@@ -380,7 +380,7 @@ func TestACancelDuringEnsure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHosting(t)
 		s := h.self()
-		s.Launcher.Tasks = lostAnswer{s.Launcher.Tasks, true}
+		s.Launcher.Provider = lostAnswer{s.Launcher.Provider, true}
 		if _, err := s.Start(t.Context(), startOf("r", "one")); err == nil {
 			t.Fatal("started")
 		}

@@ -283,14 +283,14 @@ func TestSpoolGrantsAreForTheRunsOwnKeys(t *testing.T) {
 
 // starts records what agents are begun with.
 type starts struct {
-	core.AgentStarter
+	core.Provider
 	sides []*core.Side
 	lose  int // so many answers
 }
 
 func (s *starts) StartAgent(ctx context.Context, target core.ExecTarget, agent core.JournalStart, input []byte) (core.JournalStarted, error) {
 	s.sides = append(s.sides, agent.Side)
-	out, err := s.AgentStarter.StartAgent(ctx, target, agent, input)
+	out, err := s.Provider.StartAgent(ctx, target, agent, input)
 	if s.lose > 0 {
 		s.lose--
 		return core.JournalStarted{}, errors.New("the answer was lost")
@@ -308,8 +308,8 @@ func TestEachAttemptAtAnAgentHasABearer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHosting(t)
 		s := h.self()
-		begun := &starts{AgentStarter: s.Launcher.Agents, lose: core.MaxBearers + 1}
-		s.Launcher.Agents, s.ToolsURL = begun, place{"https://tools.test", "h"}
+		begun := &starts{Provider: s.Launcher.Provider, lose: core.MaxBearers + 1}
+		s.Launcher.Provider, s.ToolsURL = begun, place{"https://tools.test", "h"}
 		q := startOf("r", "one")
 		q.Definition.Tools = []core.ToolPlan{{Name: "look", Description: "d", InputSchema: json.RawMessage(`{"type":"object"}`), Function: "f"}, {Name: "other", Function: "f"}}
 		q.Tools = []string{"look"}

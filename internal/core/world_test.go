@@ -75,7 +75,8 @@ func (w *world) reclaimer(p *mem.Process) *core.Reclaimer {
 func (w *world) launcher(p *mem.Process) *core.Launcher {
 	view := w.fleet.View(p)
 	return &core.Launcher{
-		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Tasks: view, Describer: view, Agents: view, Queue: p, Threads: p, Announcer: w, Limits: w.limits, Install: "test",
+		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Describer: view, Queue: p,
+		Provider: core.TaskProvider{TaskAPI: view, AgentStarter: view}, Threads: p, Announcer: w, Limits: w.limits, Install: "test",
 	}
 }
 

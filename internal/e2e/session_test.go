@@ -127,7 +127,7 @@ func TestThreeTurnsByTheSessionFunction(t *testing.T) {
 		t.Errorf("second turn wrote %q", got)
 	}
 	c.finish(t, id+"-2")
-	tasks := in.host.Tasks.(interface {
+	tasks := in.host.Describer.(interface {
 		Stop(ctx context.Context, cluster, arn, reason string) (core.Task, error)
 	})
 	if _, err := tasks.Stop(t.Context(), in.out[names.OutCluster], second.Run.TaskARN, "an outage"); err != nil {

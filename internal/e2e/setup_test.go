@@ -128,7 +128,7 @@ func TestAFailedStepOfTheSetUpIsTold(t *testing.T) {
 // stopTask ends a task as an outage does.
 func (in *installation) stopTask(t *testing.T, arn string) {
 	t.Helper()
-	tasks := in.host.Tasks.(interface {
+	tasks := in.host.Describer.(interface {
 		Stop(ctx context.Context, cluster, arn, reason string) (core.Task, error)
 	})
 	if _, err := tasks.Stop(t.Context(), in.out[names.OutCluster], arn, "an outage"); err != nil {

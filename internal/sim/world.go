@@ -290,8 +290,9 @@ func (w *world) reclaimer(a *actor) *core.Reclaimer {
 func (w *world) launcher(a *actor) *core.Launcher {
 	p, tasks := w.ports(a), w.tasks(a)
 	return &core.Launcher{
-		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Tasks: tasks, Describer: tasks, Agents: tasks, Queue: p,
-		Threads: p, Announcer: w, Limits: w.limits, Install: install,
+		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Describer: tasks, Queue: p,
+		Provider: core.TaskProvider{TaskAPI: tasks, AgentStarter: tasks},
+		Threads:  p, Announcer: w, Limits: w.limits, Install: install,
 	}
 }
 

@@ -175,9 +175,11 @@ func (in *Installation) connect() {
 	in.Host = core.Launcher{
 		Runs: in.Runs, Sandboxes: in.Boxes, Ledger: in.Boxes,
 		Transactions: ddb.NewTransactions(in.DB, in.Out[names.OutRunsTable], in.Out[names.OutSandboxesTable]),
-		Tasks:        tasks, Describer: tasks,
-		Agents: core.JournalStarter{Exec: ecsexec.New(atECS), Format: core.DefaultJournal},
-		Queue:  in.Queue, Limits: core.DefaultLimits, Install: in.Out[names.OutInstall],
+		Describer:    tasks,
+		Provider: core.TaskProvider{
+			TaskAPI: tasks, AgentStarter: core.JournalStarter{Exec: ecsexec.New(atECS), Format: core.DefaultJournal},
+		},
+		Queue: in.Queue, Limits: core.DefaultLimits, Install: in.Out[names.OutInstall],
 	}
 }
 
