@@ -107,13 +107,15 @@ func (h handler) tell(ctx context.Context, e envelope, r core.SweepReport) {
 		"probed", r.Probed, "fannedOut", r.FannedOut, "oldestLap", r.OldestLap, "errors", len(r.Errors))
 }
 
-// stoppedTask reads an ECS task state change.
+// stoppedTask reads an ECS task state change: of a task that has stopped, or that ECS has
+// decided to end.
 func stoppedTask(event json.RawMessage) (core.StoppedTask, error) {
 	var e struct {
 		Time   time.Time `json:"time"`
 		Detail struct {
 			TaskARN    string    `json:"taskArn"`
 			LastStatus string    `json:"lastStatus"`
+			Desired    string    `json:"desiredStatus"`
 			StartedBy  string    `json:"startedBy"`
 			StoppedAt  time.Time `json:"stoppedAt"`
 		} `json:"detail"`
@@ -121,15 +123,16 @@ func stoppedTask(event json.RawMessage) (core.StoppedTask, error) {
 	if err := json.Unmarshal(event, &e); err != nil {
 		return core.StoppedTask{}, fmt.Errorf("reap: read task state change: %w", err)
 	}
-	if e.Detail.TaskARN == "" || e.Detail.LastStatus != names.TaskStopped {
-		return core.StoppedTask{}, fmt.Errorf("reap: task state change: want a taskArn and lastStatus %s, got %.80q and %.80q",
-			names.TaskStopped, e.Detail.TaskARN, e.Detail.LastStatus)
+	gone := e.Detail.LastStatus == names.TaskStopped
+	if e.Detail.TaskARN == "" || !gone && e.Detail.Desired != names.TaskStopped {
+		return core.StoppedTask{}, fmt.Errorf("reap: task state change: want a taskArn and lastStatus or desiredStatus %s, got %.80q, %.80q and %.80q",
+			names.TaskStopped, e.Detail.TaskARN, e.Detail.LastStatus, e.Detail.Desired)
 	}
 	at := e.Detail.StoppedAt
 	if at.IsZero() {
 		at = e.Time
 	}
-	return core.StoppedTask{ARN: e.Detail.TaskARN, StartedBy: e.Detail.StartedBy, At: core.MillisOf(at)}, nil
+	return core.StoppedTask{ARN: e.Detail.TaskARN, StartedBy: e.Detail.StartedBy, At: core.MillisOf(at), Leaving: !gone}, nil
 }
 
 // nudge reads {"source":"sandkeeper.nudge","detail":{"tenant","run"}}.

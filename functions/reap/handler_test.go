@@ -100,9 +100,9 @@ func TestADayAuditsAndSweepsNothing(t *testing.T) {
 }
 
 func TestAStoppedTaskIsReadFromItsEvent(t *testing.T) {
-	for _, source := range []string{"aws.ecs", "local.ecs"} {
+	for source, file := range map[string]string{"aws.ecs": "reap-task-stopped.json", "local.ecs": "reap-task-leaving.json"} {
 		var got recorder
-		event := strings.Replace(string(sample(t, "reap-task-stopped.json")), `"aws.ecs"`, `"`+source+`"`, 1)
+		event := strings.Replace(string(sample(t, file)), `"aws.ecs"`, `"`+source+`"`, 1)
 		if _, err := quiet(&got).handle(t.Context(), json.RawMessage(event)); err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func TestAStoppedTaskIsReadFromItsEvent(t *testing.T) {
 			t.Fatalf("source %s: asked %+v", source, got)
 		}
 		task := got.stopped[0]
-		if !strings.HasPrefix(task.ARN, "arn:aws:ecs:") || !strings.Contains(task.StartedBy, "/") || task.At.Time().Before(time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)) {
+		if !strings.HasPrefix(task.ARN, "arn:aws:ecs:") || !strings.Contains(task.StartedBy, "/") || task.At.Time().Before(time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)) || task.Leaving != strings.Contains(file, "leaving") {
 			t.Errorf("source %s: read %+v", source, task)
 		}
 	}
@@ -132,7 +132,7 @@ func TestAMalformedEventIsOneClearErrorAndNoWork(t *testing.T) {
 		"shard of wrong type":      {`{"shards":["0"]}`, "cannot unmarshal string"},
 		"schedule of another kind": {`{"source":"sandkeeper.schedule","detail-type":"Weekly"}`, `with "Weekly"`},
 		"foreign event":            {`{"source":"aws.s3","detail-type":"Object Created"}`, `got source "aws.s3"`},
-		"task that did not stop":   {`{"source":"aws.ecs","detail-type":"ECS Task State Change","detail":{"taskArn":"x","lastStatus":"RUNNING"}}`, "lastStatus STOPPED"},
+		"task that did not stop":   {`{"source":"aws.ecs","detail-type":"ECS Task State Change","detail":{"taskArn":"x","lastStatus":"RUNNING","desiredStatus":"RUNNING"}}`, "lastStatus or desiredStatus STOPPED"},
 		"task without an ARN":      {`{"source":"aws.ecs","detail-type":"ECS Task State Change","detail":{"lastStatus":"STOPPED"}}`, "want a taskArn"},
 	}
 	for name, c := range cases {

@@ -554,7 +554,10 @@ func (k *Keeper) taskEvents(reap awslambda.Function) {
 func (k *Keeper) taskRule(id, source string, reap awslambda.Function) {
 	detail := map[string]any{
 		"clusterArn": []*string{k.cluster.ClusterArn()},
-		"lastStatus": []*string{new(names.TaskStopped)},
+		// A task that ECS is about to end still runs; of the statuses between there is
+		// nothing to do, since ECS Exec reaches nothing any more.
+		"lastStatus":    []*string{new(names.TaskRunning), new(names.TaskStopped)},
+		"desiredStatus": []*string{new(names.TaskStopped)},
 	}
 	if families := k.families(); families != nil {
 		groups := make([]string, len(families))
@@ -564,7 +567,7 @@ func (k *Keeper) taskRule(id, source string, reap awslambda.Function) {
 		detail["group"] = groups
 	}
 	awsevents.NewRule(k.Construct, &id, &awsevents.RuleProps{
-		Description: new("Stopped tasks of the sandboxes' cluster"),
+		Description: new("Tasks of the sandboxes' cluster that have stopped or are about to"),
 		EventPattern: &awsevents.EventPattern{
 			Source:     texts([]string{source}),
 			DetailType: texts([]string{names.DetailTaskState}),

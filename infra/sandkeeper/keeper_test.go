@@ -593,7 +593,8 @@ func TestTaskEvents(t *testing.T) {
 			for id, r := range test.of.all(t, "AWS::Events::Rule") {
 				sources = append(sources, flat(at(r.Properties, "EventPattern", "source")))
 				same(t, id+" detail type", at(r.Properties, "EventPattern", "detail-type"), []string{names.DetailTaskState})
-				same(t, id+" status", at(r.Properties, "EventPattern", "detail", "lastStatus"), []string{names.TaskStopped})
+				same(t, id+" status", at(r.Properties, "EventPattern", "detail", "lastStatus"), []string{names.TaskRunning, names.TaskStopped})
+				same(t, id+" desired status", at(r.Properties, "EventPattern", "detail", "desiredStatus"), []string{names.TaskStopped})
 				same(t, id+" cluster", flat(at(r.Properties, "EventPattern", "detail", "clusterArn")), "cluster.Arn")
 				same(t, id+" target", flat(at(r.Properties["Targets"].([]any)[0], "Arn")), "reap.Arn")
 			}
@@ -644,12 +645,17 @@ func TestEventsAreWhatTheStackSends(t *testing.T) {
 		same(t, file+" source", sample["source"], sent["source"])
 		same(t, file+" detail type", sample["detail-type"], sent["detail-type"])
 	}
-	var stopped properties
-	event(t, "reap-task-stopped.json", &stopped)
 	pattern := at(production.one(t, "AWS::Events::Rule", "task-stopped").Properties, "EventPattern")
-	same(t, "source of the task event", []any{stopped["source"]}, at(pattern, "source"))
-	same(t, "detail type of the task event", []any{stopped["detail-type"]}, at(pattern, "detail-type"))
-	same(t, "status of the task event", []any{at(stopped, "detail", "lastStatus")}, at(pattern, "detail", "lastStatus"))
+	for _, file := range []string{"reap-task-stopped.json", "reap-task-leaving.json"} {
+		var sample properties
+		event(t, file, &sample)
+		same(t, file+" source", []any{sample["source"]}, at(pattern, "source"))
+		same(t, file+" detail type", []any{sample["detail-type"]}, at(pattern, "detail-type"))
+		same(t, file+" desired status", []any{at(sample, "detail", "desiredStatus")}, at(pattern, "detail", "desiredStatus"))
+		if status := at(sample, "detail", "lastStatus"); !slices.Contains(at(pattern, "detail", "lastStatus").([]any), status) {
+			t.Errorf("%s: the rule does not take lastStatus %v", file, status)
+		}
+	}
 	for file, queue := range map[string]string{"reclaim.json": names.ReclaimJobs, "reap-shards.json": names.SweepShards} {
 		var batch properties
 		event(t, file, &batch)

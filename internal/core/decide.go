@@ -12,6 +12,7 @@ const (
 	actLeave    act = iota // nothing, and say why
 	actAsk                 // ask its task and its journal first
 	actSeal                // finish from the record: the log is sealed
+	actRescue              // its task is about to end: append what its journal has, and let it go on
 	actFinalize            // the agent has ended: drain, then finish
 	actEnd                 // end the agent, drain, then finish
 	actConclude            // nothing can be asked any more: finish as it is
@@ -148,12 +149,24 @@ func judge(r Run, e evidence, now Millis, p policy) decision {
 		return decision{act: actLeave, outcome: Unknown, healing: Configuration, why: "task-refused"}
 	case e.task.Life == TaskUnknown, e.task.Life == TaskMissing:
 		return decision{act: actLeave, outcome: Unknown, healing: Retry, why: "task-" + string(cmp.Or(e.task.Life, "unknown"))}
-	case e.task.Life == TaskLeaving:
-		return decision{act: actLeave, outcome: Unknown, healing: Retry, why: "task-leaving"}
 	case e.probe == nil:
 		return decision{act: actAsk}
+	case e.task.Life == TaskLeaving:
+		return leaving(*e.probe)
 	}
 	return probed(r, e, now, p)
+}
+
+// leaving is for a run whose task ECS is about to end: what its agent has written is saved
+// while it can be. Only the task's end, or the agent's, ends the run.
+func leaving(reply ProbeReply) decision {
+	switch reply.State {
+	case ProbeFinished:
+		return decision{act: actFinalize, why: "sentinel"}
+	case ProbeProducing:
+		return decision{act: actRescue, outcome: Producing, why: "task-leaving"}
+	}
+	return decision{act: actLeave, outcome: Unknown, healing: Retry, why: "task-leaving"}
 }
 
 // unlaunched: a run without a task has not begun and never will, unless its launch

@@ -134,6 +134,9 @@ func (s *Sweep) work(ctx context.Context, j job, a *allowance) (RunReport, Notic
 	}
 	budget, cancel := context.WithTimeoutCause(ctx, s.Limits.RunBudget, errBudget)
 	defer cancel()
+	if j.decision.act == actRescue && claimed.Sealed == nil {
+		return s.rescue(budget, j, claimed, entry, a)
+	}
 	end, err := s.drive(budget, j, claimed, a)
 	if blocked, ok := errors.AsType[*blockedError](err); ok {
 		s.release(ctx, claimed)
@@ -161,7 +164,7 @@ func claimOf(j job, now Millis, l Limits) Claim {
 		c.Paused, c.Since = true, j.run.InterruptedSince
 	}
 	reason := j.decision.reason
-	c.AboutTask = j.decision.act == actConclude || reason == EndDied || reason == EndNeverStarted
+	c.AboutTask = j.decision.act == actConclude || j.decision.act == actRescue || reason == EndDied || reason == EndNeverStarted
 	if j.run.Ending == nil && reason != EndLost {
 		c.Ending = reason
 	}
@@ -201,6 +204,23 @@ func (s *Sweep) drive(ctx context.Context, j job, r Run, a *allowance) (ended, e
 		return s.finalize(ctx, j, r, a)
 	}
 	return s.end(ctx, r, a)
+}
+
+// rescue appends what the journal of a run has whose task is about to end. Unless its agent
+// has ended meanwhile the run goes on: what comes after is for the sweep that finds the task
+// gone, as far as the spool has it.
+func (s *Sweep) rescue(ctx context.Context, j job, r Run, entry RunReport, a *allowance) (RunReport, Notice) {
+	end, err := s.drain(ctx, r, false, a)
+	if err == nil && end.run.Sealed != nil {
+		j.decision.act = actFinalize
+		return s.close(ctx, j, end, entry)
+	}
+	s.release(ctx, r)
+	if err != nil {
+		return entry.failed(err), Notice{}
+	}
+	entry.Outcome = Producing
+	return entry, Notice{}
 }
 
 // blockedError is why a claimed run is not ended now.
@@ -591,6 +611,9 @@ func reasonOf(r Run, d decision) EndReason {
 
 // outcomeOf names what a decision comes to.
 func outcomeOf(r Run, d decision) Outcome {
+	if d.act == actRescue {
+		return Producing
+	}
 	switch reasonOf(r, d) {
 	case EndExpired:
 		return Expired

@@ -36,6 +36,17 @@ func owesCheckpoint(r Run, sealed bool, installation CheckpointPolicy) bool {
 	return false
 }
 
+// keepsWorkspace reports whether the workspace of a run that has not ended is worth
+// storing before its task goes: any policy but none asks for it, once an agent may have
+// worked on it. Before that it may be half restored.
+func keepsWorkspace(r Run, installation CheckpointPolicy) bool {
+	if r.TaskARN == "" || r.Thread == "" || r.Checkpoint.Settled() || r.Start.Hosted && r.Start.AskedAt == 0 {
+		return false
+	}
+	policy := cmp.Or(r.CheckpointPolicy, installation)
+	return policy == CheckpointFinished || policy == CheckpointAlways
+}
+
 // idle reports whether the run ended before its agent could have done anything: what is in
 // its sandbox is no work of the thread's, maybe not even what should have been restored,
 // and must not follow the thread's head.

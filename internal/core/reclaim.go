@@ -15,12 +15,14 @@ import (
 type JobKind string
 
 // The kinds of message. An ended run owes its sandbox's end or its idleness; an
-// idle sandbox is due; a condemned task must be stopped.
+// idle sandbox is due; a condemned task must be stopped; a task that ECS is about to end
+// has a workspace to store.
 const (
-	JobEnd    JobKind = "end"
-	JobIdle   JobKind = "idle"
-	JobDue    JobKind = "idle-due"
-	JobLedger JobKind = "ledger"
+	JobEnd     JobKind = "end"
+	JobIdle    JobKind = "idle"
+	JobDue     JobKind = "idle-due"
+	JobLedger  JobKind = "ledger"
+	JobLeaving JobKind = "leaving"
 )
 
 // ReclaimJob is one reclaim message. It only says where to look: everything is
@@ -35,8 +37,8 @@ type ReclaimJob struct {
 
 // Validate reports the first member that is not as its kind needs it.
 func (j ReclaimJob) Validate() error {
-	kinds := []JobKind{JobEnd, JobIdle, JobDue, JobLedger}
-	ofRun := j.Kind == JobEnd || j.Kind == JobIdle
+	kinds := []JobKind{JobEnd, JobIdle, JobDue, JobLedger, JobLeaving}
+	ofRun := j.Kind == JobEnd || j.Kind == JobIdle || j.Kind == JobLeaving
 	switch {
 	case !slices.Contains(kinds, j.Kind):
 		return fmt.Errorf("reclaim job: kind: want one of %v, got %q", kinds, j.Kind)
@@ -44,7 +46,7 @@ func (j ReclaimJob) Validate() error {
 		return fmt.Errorf("reclaim job of kind %s: instance: want an instance id, got none", j.Kind)
 	case ofRun && (j.Tenant == "" || j.Run == ""):
 		return fmt.Errorf("reclaim job of kind %s: want tenant and run, got %q and %q", j.Kind, j.Tenant, j.Run)
-	case j.Kind == JobDue && j.Key == "":
+	case (j.Kind == JobDue || j.Kind == JobLeaving) && j.Key == "":
 		return fmt.Errorf("reclaim job of kind %s: key: want a sandbox key, got none", j.Kind)
 	}
 	return nil
@@ -73,6 +75,7 @@ const (
 	ReclaimCapturing        ReclaimOutcome = "capturing"         // its workspace is being stored first
 	ReclaimLeased           ReclaimOutcome = "lease-held"        // another writes its thread; its workspace waits to be stored
 	ReclaimUncaptured       ReclaimOutcome = "checkpoint-failed" // its workspace could not be stored; held, and tried again
+	ReclaimStored           ReclaimOutcome = "stored"            // its workspace is stored, and nothing else done to it
 )
 
 // CaptureState is how far the storing of a workspace is.
@@ -154,7 +157,10 @@ func (c *Reclaimer) Do(ctx context.Context, job ReclaimJob) (ReclaimOutcome, err
 	if err := job.Validate(); err != nil {
 		return ReclaimDestroyFailed, err
 	}
-	if job.Instance == "" {
+	switch {
+	case job.Kind == JobLeaving:
+		return c.leaving(ctx, job)
+	case job.Instance == "":
 		return c.without(ctx, job)
 	}
 	control, err := c.Controls.Control(ctx)

@@ -7,16 +7,21 @@ import (
 	"time"
 )
 
-// StoppedTask is ECS's news that a task has stopped. Events come late, twice or
-// never: it makes the sweep look now, and proves nothing (I3).
+// StoppedTask is ECS's news that a task has stopped, or is about to. Events come late,
+// twice or never: it makes the sweep look now, and proves nothing (I3).
 type StoppedTask struct {
 	ARN       string
 	StartedBy string
 	At        Millis
+	// Leaving says that the task still runs, and ECS ends it: capacity that Spot takes
+	// back, a host that is retired, or somebody who stops it. Its containers have until
+	// their stop timeout, at most two minutes.
+	Leaving bool
 }
 
 // TaskStopped follows the news to the run or the ledger row that it concerns, and
-// looks there at once. News of a task that is not this installation's is no work.
+// looks there at once. News of a task that is not this installation's is no work, nor is
+// that of an end which is its own.
 func (s *Sweep) TaskStopped(ctx context.Context, task StoppedTask) (SweepReport, error) {
 	id, ours := strings.CutPrefix(task.StartedBy, s.Install+"/")
 	control, err := s.Controls.Control(ctx)
@@ -32,6 +37,8 @@ func (s *Sweep) TaskStopped(ctx context.Context, task StoppedTask) (SweepReport,
 		return newReport(), nil
 	case err != nil:
 		return SweepReport{}, fmt.Errorf("task stopped: %w", err)
+	case task.Leaving && row.State != LedgerRunning:
+		return newReport(), nil
 	case row.State == LedgerStopping:
 		report := newReport()
 		report.Stopped = s.stoppedOf(ctx, row, task.At)
@@ -113,7 +120,30 @@ func (s *Sweep) hint(ctx context.Context, row LedgerRow, task StoppedTask) (Swee
 	if err != nil {
 		return newReport(), ignoreNotFound(err)
 	}
+	if task.Leaving {
+		return s.leave(ctx, r, box)
+	}
 	return s.lookNow(ctx, r, Hint{TaskARN: task.ARN, TaskStoppedAt: task.At})
+}
+
+// leave has saved what can be saved of a run whose task is about to end: reclaim has the
+// workspace stored meanwhile, and the sweep drains the journal. An attached run's host does
+// the latter, if it lives; the run lapses soon, in case it does not.
+func (s *Sweep) leave(ctx context.Context, r Run, box Sandbox) (SweepReport, error) {
+	report := newReport()
+	switch {
+	case r.Status.Terminal() && r.Row == RowReclaim:
+		s.send(ctx, []ReclaimJob{jobOf(r)}, &report) // what it owes is stored now or never
+		return report, nil
+	case r.Status.Terminal():
+		return report, nil
+	case keepsWorkspace(r, s.Checkpoint):
+		s.send(ctx, []ReclaimJob{{Tenant: r.Tenant, Run: r.RunKey.Run, Key: box.Key, Instance: box.Instance, Kind: JobLeaving}}, &report)
+	}
+	looked, err := s.lookNow(ctx, r, Hint{TaskARN: r.TaskARN})
+	looked.Resent += report.Resent
+	looked.Errors = append(looked.Errors, report.Errors...)
+	return looked, err
 }
 
 // lookNow writes a hint and, where no host may still have its say, sweeps the run.

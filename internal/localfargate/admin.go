@@ -13,6 +13,7 @@ import (
 //	GET  /_local/tasks              all tasks and what really runs
 //	GET  /_local/tasks/{id}         one
 //	POST /_local/tasks/{id}/kill    its main processes die
+//	POST /_local/tasks/{id}/interrupt  its capacity is taken back, after the notice's time
 //	POST /_local/tasks/{id}/containers/{name}/restart  as its restart policy would
 //	GET  /_local/tasks/{id}/faults  what goes wrong on purpose
 //	PUT  /_local/tasks/{id}/faults  the same, replaced as a whole
@@ -28,6 +29,9 @@ func (s *Server) adminRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("GET /_local/tasks/{id}", s.admin(func(r *http.Request) (any, error) { return s.Task(r.PathValue("id")) }))
 	mux.HandleFunc("POST /_local/tasks/{id}/kill", s.admin(func(r *http.Request) (any, error) {
 		return struct{}{}, s.KillTask(r.PathValue("id"))
+	}))
+	mux.HandleFunc("POST /_local/tasks/{id}/interrupt", s.admin(func(r *http.Request) (any, error) {
+		return struct{}{}, s.InterruptTask(r.PathValue("id"))
 	}))
 	mux.HandleFunc("POST /_local/tasks/{id}/containers/{name}/restart", s.admin(func(r *http.Request) (any, error) {
 		return struct{}{}, s.RestartContainer(r.PathValue("id"), r.PathValue("name"))

@@ -168,7 +168,7 @@ func (s *Server) launch(cluster string, d *definition, in runTaskInput) *task {
 	t := &task{
 		server: s, id: randomID(), cluster: cluster, number: s.started, definition: d, input: in,
 		overrides: map[string]containerOverride{}, createdAt: time.Now(),
-		stopAsked: make(chan struct{}), exited: make(chan struct{}, 1), done: make(chan struct{}),
+		stopAsked: make(chan struct{}), reclaimed: make(chan struct{}, 1), exited: make(chan struct{}, 1), done: make(chan struct{}),
 		lastStatus: statusProvisioning, desiredStatus: statusRunning, version: 1,
 	}
 	t.arn = s.arn("task/" + cluster + "/" + t.id)

@@ -150,3 +150,22 @@ func (s *Server) KillTask(ref string) error {
 	}
 	return nil
 }
+
+// InterruptTask takes back the capacity of a running task, as Fargate Spot does; see
+// [Habits].
+func (s *Server) InterruptTask(ref string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, err := s.anyTask(ref)
+	if err != nil {
+		return err
+	}
+	if t.lastStatus != statusRunning || t.stopCode != "" {
+		return fmt.Errorf("interrupt task %s: %w", ref, ErrNotRunning)
+	}
+	select {
+	case t.reclaimed <- struct{}{}:
+	default: // it has been told
+	}
+	return nil
+}

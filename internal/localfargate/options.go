@@ -82,6 +82,8 @@ type Habits struct {
 	Deprovision time.Duration
 	// StopTimeout is the time from SIGTERM to SIGKILL where the definition says none.
 	StopTimeout time.Duration
+	// Notice is the time from the notice that a task's capacity is taken back to SIGKILL.
+	Notice time.Duration
 	// StoppedVisible is how long a stopped task can be described.
 	StoppedVisible time.Duration
 	// TokenLife is how long a client token is remembered.
@@ -96,7 +98,7 @@ func RealHabits() Habits {
 	return Habits{
 		Visible: time.Second, Provision: 2 * time.Second,
 		AgentStart: time.Second, AgentConnect: time.Second,
-		Deprovision: time.Second, StopTimeout: 30 * time.Second,
+		Deprovision: time.Second, StopTimeout: 30 * time.Second, Notice: 2 * time.Minute,
 		StoppedVisible: time.Hour, TokenLife: 24 * time.Hour,
 		Channel: datachannel.RealHabits(),
 	}
@@ -106,7 +108,7 @@ func RealHabits() Habits {
 func QuickHabits() Habits {
 	h := RealHabits()
 	h.Visible, h.Provision, h.AgentStart, h.AgentConnect, h.Deprovision = 0, 0, 0, 0, 0
-	h.StopTimeout = 2 * time.Second
+	h.StopTimeout, h.Notice = 2*time.Second, 20*time.Second
 	h.Channel.FirstOutput, h.Channel.StartFailure, h.Channel.AfterRead = 0, 0, 0
 	return h
 }

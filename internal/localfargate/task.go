@@ -43,6 +43,7 @@ type task struct {
 	createdAt  time.Time
 	containers []*container
 	stopAsked  chan struct{}
+	reclaimed  chan struct{} // its capacity is taken back
 	exited     chan struct{} // an essential container ended
 	done       chan struct{} // closed when nothing of it runs and it is STOPPED
 
@@ -113,6 +114,8 @@ func (t *task) run(ctx context.Context) {
 		case <-t.stopAsked:
 		case <-t.exited:
 			t.change(func() { t.markStopping("EssentialContainerExited", "Essential container in task exited") })
+		case <-t.reclaimed:
+			t.warn(ctx)
 		case <-ctx.Done():
 		}
 	}
@@ -129,6 +132,25 @@ func (t *task) run(ctx context.Context) {
 		t.lastStatus, t.desiredStatus = statusStopped, statusStopped
 		t.stoppedAt = time.Now()
 	})
+}
+
+// warn tells everybody that the task's capacity is taken back, as Fargate Spot does: by an
+// event while it is RUNNING, and by SIGTERM. It has the notice's time then.
+func (t *task) warn(ctx context.Context) {
+	t.change(func() { t.markStopping("TerminationNotice", "Your Spot Task was interrupted.") })
+	for _, c := range t.containers {
+		_ = c.box.Load().Signal(syscall.SIGTERM)
+	}
+	wait := time.NewTimer(t.server.opts.Habits.Notice)
+	defer wait.Stop()
+	select {
+	case <-wait.C:
+		for _, c := range t.containers {
+			c.box.Load().Kill()
+		}
+	case <-t.exited:
+	case <-ctx.Done():
+	}
 }
 
 // provision brings the containers up; false means that the task is to end.

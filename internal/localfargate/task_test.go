@@ -39,6 +39,18 @@ func shell(script string) types.ContainerDefinition {
 	return types.ContainerDefinition{Command: []string{"/bin/sh", "-c", script}}
 }
 
+// interrupt takes a task's capacity back, and waits for the news of it.
+func interrupt(w *world, arn string) {
+	w.t.Helper()
+	if err := w.server.InterruptTask(arn); err != nil {
+		w.t.Fatal(err)
+	}
+	w.await("about to end", func(e localfargate.Event) bool { return e.LastStatus == "RUNNING" && e.DesiredStatus == "STOPPED" })
+	if err := w.server.InterruptTask(arn); !errors.Is(err, localfargate.ErrNotRunning) {
+		w.t.Errorf("told once more: %v", err)
+	}
+}
+
 func TestTaskEndsAsItsMainProcessEnds(t *testing.T) {
 	cases := []struct {
 		name, script string
@@ -54,6 +66,8 @@ func TestTaskEndsAsItsMainProcessEnds(t *testing.T) {
 				w.t.Fatal(err)
 			}
 		}, 137, types.TaskStopCodeEssentialContainerExited, "Essential container in task exited"},
+		{"capacity that is taken back is told by SIGTERM", "exec sleep 1000", interrupt,
+			143, types.TaskStopCodeTerminationNotice, "Your Spot Task was interrupted."},
 		{"a stop is told by SIGTERM", "trap 'exit 9' TERM; while :; do sleep 0.05; done", stopWithoutReason,
 			9, types.TaskStopCodeUserInitiated, "Task stopped by user"},
 		{"who ignores SIGTERM is killed after the stop timeout", "trap '' TERM; while :; do sleep 0.05; done", stopWithoutReason,
@@ -61,7 +75,9 @@ func TestTaskEndsAsItsMainProcessEnds(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			w := begin(t, func(o *localfargate.Options) { o.Habits.StopTimeout = 300 * time.Millisecond })
+			w := begin(t, func(o *localfargate.Options) {
+				o.Habits.StopTimeout, o.Habits.Notice = 300*time.Millisecond, 300*time.Millisecond
+			})
 			w.register(shell(c.script))
 			out, err := w.RunTask(t.Context(), &ecs.RunTaskInput{TaskDefinition: new("sandbox")})
 			if err != nil {

@@ -100,6 +100,8 @@ func (s *Store) accuseJob(job core.ReclaimJob) {
 		r, ok := s.runs[core.RunKey{Tenant: job.Tenant, Run: job.Run}]
 		need(ok && r.Status.Terminal(), "a run's end is reclaimed after it (I4)")
 		need(!ok || r.Instance == job.Instance, "the message names the run's instance (I7)")
+	case core.JobLeaving:
+		need(job.Key != "" && s.runs[core.RunKey{Tenant: job.Tenant, Run: job.Run}].Instance == job.Instance, "the message names the run's sandbox (I7)")
 	case core.JobLedger:
 		need(s.rows[job.Instance].State != "", "a ledger message is about a row (I6)")
 	case core.JobDue:

@@ -108,7 +108,7 @@ func (f *Fleet) Capturing(run core.RunID) bool {
 func (f *Fleet) capture(run core.RunID) *fleetCapture {
 	for _, t := range f.tasks {
 		for _, c := range slices.Backward(t.captures) {
-			if c.run == run && c.alive && t.life == core.TaskLives {
+			if c.run == run && c.alive && t.up() {
 				return c
 			}
 		}

@@ -276,6 +276,18 @@ func (f *Fleet) KillTask(arn string) {
 	f.end(arn, "it died by itself")
 }
 
+// Leave has ECS decide that a task ends, which goes on until [Fleet.KillTask].
+func (f *Fleet) Leave(arn string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if t := f.tasks[arn]; t != nil && t.life == core.TaskLives {
+		t.life, t.reason = core.TaskLeaving, "its capacity is taken back"
+	}
+}
+
+// up reports whether processes of the task run.
+func (t *fleetTask) up() bool { return t.life == core.TaskLives || t.life == core.TaskLeaving }
+
 // Forget makes ECS not know a task any more.
 func (f *Fleet) Forget(arn string) {
 	f.mu.Lock()
@@ -323,7 +335,7 @@ func (t *fleetTask) seen(run core.RunID) *fleetAgent {
 // reach is the task, if an exec session can reach it.
 func (f *Fleet) reach(arn string) (*fleetTask, error) {
 	t, ok := f.tasks[arn]
-	if !ok || t.life != core.TaskLives {
+	if !ok || !t.up() {
 		return nil, &core.ExecError{Target: core.ExecTarget{TaskARN: arn}, Healing: core.Retry, Reason: "target-not-connected"}
 	}
 	return t, nil

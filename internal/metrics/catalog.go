@@ -96,6 +96,7 @@ func camel(text string) Name {
 var reclaimOutcomes = []core.ReclaimOutcome{
 	core.ReclaimDestroyed, core.ReclaimDestroyFailed, core.ReclaimNoSandboxKey, core.ReclaimNotFound, core.ReclaimProviderMismatch,
 	core.ReclaimInUse, core.ReclaimHeld, core.ReclaimFrozen, core.ReclaimIdled, core.ReclaimCapturing, core.ReclaimLeased, core.ReclaimUncaptured,
+	core.ReclaimStored,
 }
 
 // All lists every metric and property, the charged ones first.

@@ -178,5 +178,6 @@ const (
 	DetailScheduleTick    = "Tick"
 	DetailScheduleDaily   = "Daily"
 	DetailScheduleCollect = "Collect"
-	TaskStopped           = "STOPPED" // the lastStatus that the rule lets through
+	TaskStopped           = "STOPPED" // with TaskRunning, the lastStatus that the rule lets through, where it is also the desired one
+	TaskRunning           = "RUNNING"
 )
