@@ -20,7 +20,7 @@ import (
 
 var outputs = map[string]string{
 	"RunsTable": "runs", "SandboxesTable": "sandboxes", "CheckpointsTable": "checkpoints", "LogBucket": "log", "ReclaimQueueUrl": "queue",
-	"EventBus": "default", "ClusterArn": "c", "CheckpointFunction": "checkpoint", "ToolsFunction": "tools", "Install": "test",
+	"EventBus": "default", "ClusterArn": "c", "CheckpointFunction": "checkpoint", "ReapFunction": "reap", "ToolsFunction": "tools", "Install": "test",
 }
 
 // stores answer that there is no item, at a time that is off by ahead.

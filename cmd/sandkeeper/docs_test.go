@@ -39,7 +39,9 @@ func TestTheManualNamesEveryCommandFlagAndCode(t *testing.T) {
 			t.Errorf("docs/cli.md does not tell the flag --%s", f.Name)
 		}
 	}
-	for _, name := range regexp.MustCompile(`--[a-z][a-z0-9-]+`).FindAllString(string(manual), -1) {
+	// A host that the manual runs has flags of its own.
+	ours := regexp.MustCompile(`(?m)^go run \./examples/.*$`).ReplaceAllString(string(manual), "")
+	for _, name := range regexp.MustCompile(`--[a-z][a-z0-9-]+`).FindAllString(ours, -1) {
 		if !flags[name] {
 			t.Errorf("docs/cli.md tells the flag %s, which does not exist", name)
 		}
