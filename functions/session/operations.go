@@ -72,7 +72,7 @@ var operations = map[string]operation{
 	"start": call((*core.Session).Start, "Begins a run, or goes on with its start: a step, asked again while it answers `provisioning`.",
 		"terminal-run", "attached-elsewhere", "another-thread", "another-parent", "cancel-requested", "too-late", "claim-lost",
 		"writer-conflict", "thread-busy", "unknown-definition", "unknown-run", "quota", "frozen", "restore-failed",
-		"setup-failed", "hook-failed", "secret-unavailable", "sandbox-gone", "agent-not-started"),
+		"setup-failed", "agent-missing", "hook-failed", "secret-unavailable", "sandbox-gone", "agent-not-started"),
 	"attach": call((*core.Session).Attach, "Takes a run for a host; a repeat finds that the host has it.",
 		"unknown-run", "terminal-run", "cancel-requested", "too-late", "attached-elsewhere"),
 	"renew": call((*core.Session).Renew, "Keeps the attachment and the writer lease, every 30 seconds; answers a recorded cancel.",

@@ -297,7 +297,7 @@ func definitionDocument(t *testing.T) []byte {
 	b.WriteString(`# Definitions
 
 A definition says what a sandbox is made from and how its runs are kept. A host gives it with ` + "`start`" + `, or names one that the
-installation keeps: ` + "`sandkeeper definitions put FILE`" + ` keeps a version, once; a name alone means its newest version, ` + "`name@version`" + `
+installation keeps: ` + "`sandkeeper definitions put FILE --why TEXT`" + ` keeps a version, once; a name alone means its newest version, ` + "`name@version`" + `
 that very one. This page is made from the Go types; a test holds it to them (` + "`go test ./functions/session -run TestDefinitionDocument -update`" + `).
 
 ` + "```json" + `
@@ -313,7 +313,7 @@ that very one. This page is made from the Go types; a test holds it to them (` +
   fails the start, and ends a sandbox that was made for it; one that cannot be reached is called again. ` + "`error`" + ` tells of a start that failed and of a run
   that its host gave up, ` + "`destroyed`" + ` of a task that has ended; both at least once.
 - The workspace, the policy, tools, file events and secrets with ` + "`from`" + ` need ` + "`sandkeeper-agent`" + ` in the image; without it the start fails
-  as ` + "`agent-not-started`" + ` or ` + "`setup-failed`" + `.
+  as ` + "`agent-missing`" + ` or ` + "`agent-not-started`" + `.
 - A workspace is stored only beside a conversation: a start that says ` + "`\"conversation\": \"none\"`" + ` and whose checkpoint policy is not ` + "`none`" + ` is refused.
 - ` + "`idleTtlSeconds`" + ` and the hooks are those of the run that used the sandbox last.
 

@@ -139,6 +139,7 @@ func (s *Session) unprepared(ctx context.Context, st *starting, err error) (wait
 		code := "setup-failed"
 		if e.Reason == ReasonAgentMissing {
 			code = ReasonAgentMissing
+			err = fmt.Errorf("want %s in the image or where %s says, as the definition's workspace and secrets need it: %w", AgentName, AgentVariable, err)
 		}
 		return "", &startError{code, err}
 	}

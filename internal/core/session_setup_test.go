@@ -168,6 +168,9 @@ func TestAnImageWithoutTheBinaryIsRefused(t *testing.T) {
 		s.err = &core.JournalError{Op: "setup", Healing: core.Configuration, Reason: core.ReasonAgentMissing}
 		_, err := setUpSession(h, s).Start(t.Context(), planned("r"))
 		refusedFor(t, "start", err, core.ReasonAgentMissing)
+		if !strings.Contains(err.Error(), "want sandkeeper-agent in the image") {
+			t.Errorf("start: %v", err)
+		}
 		without := h.self()
 		without.Secrets = secretStore{secretRef: "value"}
 		q := planned("r2")

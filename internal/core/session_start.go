@@ -91,6 +91,11 @@ func (s *Session) giveUp(ctx context.Context, r Run, failed *startError) error {
 	return &RefusedError{Op: "start", Record: "run " + r.RunKey.String() + ": " + message, Why: failed.code}
 }
 
+// unknownDefinition refuses a start by name, and says by which.
+func unknownDefinition(q StartRequest) error {
+	return refuse("start", fmt.Sprintf("run %s: want a definition that the installation keeps, got %q", q.RunKey, q.DefinitionName), "unknown-definition")
+}
+
 // plan checks a request and finds its definition.
 func (s *Session) plan(ctx context.Context, q StartRequest) (*starting, error) {
 	if err := q.check(); err != nil {
@@ -101,12 +106,12 @@ func (s *Session) plan(ctx context.Context, q StartRequest) (*starting, error) {
 	case q.Definition != nil:
 		st.definition = *q.Definition
 	case s.Definitions == nil:
-		return nil, refusedRun("start", q.RunKey, "unknown-definition")
+		return nil, unknownDefinition(q)
 	default:
 		name, version, _ := ParseDefinitionRef(q.DefinitionName) // check has read it
 		d, err := s.Definitions.Definition(ctx, name, version)
 		if isNotFound(err) {
-			return nil, refusedRun("start", q.RunKey, "unknown-definition")
+			return nil, unknownDefinition(q)
 		}
 		if err != nil {
 			return nil, err

@@ -3,6 +3,7 @@ package core_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -283,6 +284,9 @@ func TestStartRefuses(t *testing.T) {
 				}
 				_, err := h.self().Start(t.Context(), q)
 				refusedFor(t, "start", err, code)
+				if code == "unknown-definition" && !strings.Contains(err.Error(), `want a definition that the installation keeps, got "none"`) {
+					t.Errorf("start: %v", err)
+				}
 				h.check()
 			})
 		})
