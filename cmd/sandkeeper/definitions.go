@@ -65,7 +65,9 @@ func (c *definitionsPut) Run(ctx context.Context, in *installation, out *console
 		if err := in.boxes.Record(ctx, entry); err != nil {
 			return err
 		}
-		if err := in.boxes.PutDefinition(ctx, d); err != nil {
+		if err := in.boxes.PutDefinition(ctx, d); core.Refused(err) {
+			return fmt.Errorf("%s: want a version that is not kept yet, %s is and differs: %w", c.File, d.Ref(), err)
+		} else if err != nil {
 			return err
 		}
 	}

@@ -51,7 +51,7 @@ func (c *demoCommand) Run(ctx context.Context) error {
 	defer cancel()
 	d, err := openDemo(ctx, c)
 	if err != nil {
-		return errors.Join(err, context.Cause(ctx))
+		return errors.Join(err, cutOff(ctx))
 	}
 	defer d.close()
 	if c.Keep {
@@ -59,17 +59,17 @@ func (c *demoCommand) Run(ctx context.Context) error {
 		d.keep = true
 	}
 	if err := d.begin(ctx); err != nil {
-		return errors.Join(err, context.Cause(ctx))
+		return errors.Join(err, cutOff(ctx))
 	}
 	if err := d.watch(ctx); err != nil {
-		return errors.Join(err, context.Cause(ctx))
+		return errors.Join(err, cutOff(ctx))
 	}
 	result, err := d.result(ctx)
 	if err != nil {
 		return err
 	}
 	if result.Checkpoints, result.TreesIdentical, err = d.restoreAll(ctx); err != nil {
-		return errors.Join(err, context.Cause(ctx))
+		return errors.Join(err, cutOff(ctx))
 	}
 	text, err := json.Marshal(result)
 	if err != nil {
@@ -255,7 +255,10 @@ type row struct {
 func (t *table) draw(since time.Duration, rows []row) {
 	if !t.live {
 		for _, r := range rows {
-			line := fmt.Sprintf("%-12s %-12s task %-14s saved %-8d %s", r.state, r.outcome, r.task, r.saved, r.workspace)
+			line := fmt.Sprintf("%-12s %-12s task %-14s saved %-8d", r.state, r.outcome, r.task, r.saved)
+			if r.workspace != "" {
+				line += " workspace " + r.workspace
+			}
 			if t.last[r.run] != line {
 				fmt.Fprintf(t.out, "%5.1fs %-14s %s\n", since.Seconds(), r.run, line)
 				t.last[r.run] = line

@@ -195,7 +195,11 @@ func (d *demo) turn(ctx context.Context, s scenario, how core.Ensured, from core
 	if report.Ensured != how || report.RestoredFrom != from {
 		return errors.Join(fmt.Errorf("start %s: its sandbox was %s from %q, want %s from %q", s.run, report.Ensured, report.RestoredFrom, how, from), a.Detach(ctx))
 	}
-	d.say(fmt.Sprintf("%s: its sandbox was %s %s", s.run, how, from))
+	if from != "" {
+		d.say(fmt.Sprintf("%s: its sandbox was %s, and the workspace brought back from %s", s.run, how, from))
+	} else {
+		d.say(fmt.Sprintf("%s: its sandbox was %s", s.run, how))
+	}
 	return d.host(ctx, s, a)
 }
 

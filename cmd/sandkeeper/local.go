@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/engine"
 	"github.com/sandkeeper/sandkeeper/internal/localfargate"
 	"github.com/sandkeeper/sandkeeper/internal/localfargate/box"
@@ -23,6 +24,7 @@ type localCommand struct {
 	Image          string   `help:"With docker: image in place of one that the engine does not have; none is pulled."`
 	Isolation      string   `enum:",namespaces,user-namespaces,directory" default:"" help:"What separates tasks (namespaces, user-namespaces, directory); the best that works otherwise."`
 	Visible        []string `type:"path" help:"Paths below /tmp that tasks see although they have their own /tmp."`
+	Agent          string   `type:"existingfile" help:"sandkeeper-agent for this machine, which tasks find as an image would bring it."`
 	EventsEndpoint string   `placeholder:"URL" help:"Loopback EventBridge endpoint that gets task state changes as source local.ecs."`
 	EventsBus      string   `help:"Event bus; the default one otherwise."`
 	Quick          bool     `help:"Leave out the waits of the real thing."`
@@ -45,6 +47,10 @@ func (c *localCommand) Run(ctx context.Context, g *globals) error {
 		Driver: localfargate.Driver(c.Driver), Image: c.Image, Isolation: box.Isolation(c.Isolation), Visible: c.Visible,
 		Throttle: localfargate.Throttle{Off: c.Unthrottled},
 		Log:      slog.New(slog.NewJSONHandler(os.Stderr, nil)),
+	}
+	if c.Agent != "" {
+		opts.Env = []string{core.AgentVariable + "=" + c.Agent}
+		opts.Visible = append(opts.Visible, c.Agent)
 	}
 	if c.Quick {
 		opts.Habits = localfargate.QuickHabits()

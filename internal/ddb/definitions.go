@@ -125,7 +125,7 @@ func (s *Sandboxes) putDefinition(ctx context.Context, c *change, d core.Definit
 	}
 	_, err = send(ctx, s.client.UpdateItem, in)
 	if _, refused := errors.AsType[*types.ConditionalCheckFailedException](err); refused {
-		return &core.RefusedError{Op: "put definition", Record: "definition " + d.Ref(), Why: "version"}
+		return &core.RefusedError{Op: "put", Record: "definition " + d.Ref(), Why: "version"}
 	}
 	if err != nil {
 		return fmt.Errorf("put definition %s: %w", d.Ref(), err)
