@@ -45,6 +45,8 @@ type (
 	RenewReport = core.RenewReport
 	// TailRequest asks for output from a byte position on.
 	TailRequest = core.TailRequest
+	// TailStream is what of a run is read.
+	TailStream = core.TailStream
 	// TailReport is a piece of output.
 	TailReport = core.TailReport
 	// SegmentsRequest asks where output lies from a byte position on.
@@ -89,8 +91,34 @@ type (
 	Definition = core.Definition
 	// TaskTemplate is the task that a sandbox is.
 	TaskTemplate = core.TaskTemplate
-	// WorkspacePlan is where the agent works.
+	// WorkspacePlan is where the agent works, and what is put there before it begins.
 	WorkspacePlan = core.WorkspacePlan
+	// SourcePlan is the repository that the workspace is a clone of.
+	SourcePlan = core.SourcePlan
+	// AddedPlan is a skill or a plugin.
+	AddedPlan = core.AddedPlan
+	// PackageManager is what brings a workspace's dependencies.
+	PackageManager = core.PackageManager
+	// SetupGroup is steps of a set-up that belong together.
+	SetupGroup = core.SetupGroup
+	// SetupStep is one command of the set-up.
+	SetupStep = core.SetupStep
+	// SecretPlan names a secret, and where its value is kept.
+	SecretPlan = core.SecretPlan
+	// PolicyPlan says what an agent may do.
+	PolicyPlan = core.PolicyPlan
+	// RulePlan is what one kind of act is judged by.
+	RulePlan = core.RulePlan
+	// HookPlan names the functions that hear of a sandbox's life.
+	HookPlan = core.HookPlan
+	// FileEventsPlan says whether changes of the workspace are written down.
+	FileEventsPlan = core.FileEventsPlan
+	// ToolPlan is a tool that an agent may call: a function behind a name.
+	ToolPlan = core.ToolPlan
+	// Reuse says whose sandbox it is.
+	Reuse = core.Reuse
+	// OnLapse is what becomes of a run whose host stopped renewing.
+	OnLapse = core.OnLapse
 	// CapturePlan says what of the workspace a checkpoint holds.
 	CapturePlan = core.CapturePlan
 	// CheckpointPolicy says which ends of runs store the workspace.
@@ -114,6 +142,12 @@ const (
 	Completed   = core.Completed
 	Failed      = core.Failed
 	Aborted     = core.Aborted
+)
+
+// What of a run is read: its output, or what it changed in the workspace.
+const (
+	StreamOutput = core.StreamOutput
+	StreamFiles  = core.StreamFiles
 )
 
 // Which ends of runs store the workspace.
