@@ -60,11 +60,13 @@ class Session:
         # A long poll takes 20 seconds, an end up to a minute. Retries are made here.
         config = Config(read_timeout=90, connect_timeout=10, retries={"total_max_attempts": 1}, max_pool_connections=4)
         self.function = function
-        self.functions = boto3.client("lambda", config=config)
+        # boto3 alone reads AWS_DEFAULT_REGION only.
+        self.functions = boto3.client("lambda", region_name=os.environ.get("AWS_REGION"), config=config)
 
     def call(self, operation: str, request: Any) -> Any:
         """Makes a call until its answer has come. Refusals are answers."""
         payload = json.dumps({operation: request}).encode()
+        last = ""
         for attempt in range(5):
             if attempt > 0:
                 time.sleep(min(0.5 * 2**attempt, 8))
@@ -74,16 +76,19 @@ class Session:
                 status = e.response["ResponseMetadata"]["HTTPStatusCode"]
                 if status < 500 and e.response["Error"]["Code"] not in THROTTLED:
                     raise
+                last = str(e)
                 continue
-            except BotoCoreError:
+            except BotoCoreError as e:
+                last = str(e)
                 continue
             answer = json.loads(out["Payload"].read())
             if "FunctionError" in out:
+                last = answer.get("errorMessage", "")
                 continue  # what was done is open: the same call again
             if "error" in answer:
                 raise Refused(operation, answer["error"]["code"], answer["error"]["message"])
             return answer[operation]
-        raise ConnectionError(f"{operation}: no answer to 5 calls")
+        raise ConnectionError(f"{operation}: no answer to 5 calls: {last}")
 
     def start(self, q: StartRequest) -> StartReport:
         return cast(StartReport, self.call("start", q))
@@ -229,7 +234,10 @@ def plan(a: argparse.Namespace, me: HostRequest) -> StartRequest:
     q = StartRequest(tenant=me["tenant"], run=me["run"], host=me["host"], thread=a.thread, agent=agent)
     if os.path.exists(a.definition):
         with open(a.definition, encoding="utf-8") as f:
-            q["definition"] = cast(Definition, json.load(f))
+            try:
+                q["definition"] = cast(Definition, json.load(f))
+            except ValueError as e:
+                raise OSError(f"{a.definition}: want a definition in JSON: {e}") from e
     else:
         q["definitionName"] = a.definition
     return q
@@ -276,8 +284,9 @@ def drive(a: argparse.Namespace, session: Session, me: HostRequest) -> int:
 
 def main() -> int:
     a = arguments()
-    session, me = Session(a.function), HostRequest(tenant=a.tenant, run=a.run, host=a.host)
+    me = HostRequest(tenant=a.tenant, run=a.run, host=a.host)
     try:
+        session = Session(a.function)
         return drive(a, session, me)
     except Refused as e:
         if e.code == "cancel-requested":  # while its sandbox came up
@@ -285,6 +294,9 @@ def main() -> int:
             return 1
         told(run=a.run, host=a.host, refused=e.code, message=str(e))
         return 3
+    except (BotoCoreError, ClientError, OSError) as e:  # no answer, no way to the function
+        told(run=a.run, host=a.host, message=str(e))
+        return 1
 
 
 if __name__ == "__main__":

@@ -208,9 +208,18 @@ function options() {
 
 type Options = ReturnType<typeof options>;
 
+/** The definition in a file. */
+function read(file: string): NonNullable<StartRequest["definition"]> {
+  try {
+    return JSON.parse(readFileSync(file, "utf8"));
+  } catch (e) {
+    throw new Error(`${file}: want a definition in JSON: ${(e as Error).message}`);
+  }
+}
+
 function plan(o: Options, me: HostRequest): StartRequest {
   const named = o.definition ?? "";
-  const definition = existsSync(named) ? { definition: JSON.parse(readFileSync(named, "utf8")) } : { definitionName: named };
+  const definition = existsSync(named) ? { definition: read(named) } : { definitionName: named };
   return { ...me, thread: o.thread, agent: { shell: o.shell, input: o.input }, ...definition };
 }
 
@@ -268,7 +277,10 @@ async function main(): Promise<number> {
   try {
     return await drive(o, session, me);
   } catch (e) {
-    if (!(e instanceof Refused)) throw e;
+    if (!(e instanceof Refused)) { // no answer, no way to the function, no such file
+      told({ run: o.run, host: o.host, message: (e as Error).message });
+      return 1;
+    }
     if (e.code === "cancel-requested") { // while its sandbox came up
       told({ run: o.run, host: o.host, cancelled: true, ...of(await cancel(session, me)) });
       return 1;
