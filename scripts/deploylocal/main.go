@@ -1,6 +1,6 @@
-// Command deploylocal deploys the local variant of the stack to an engine that
-// somebody else runs on this machine, and prints the stack's outputs as JSON. It
-// refuses any endpoint that is not loopback.
+// Command deploylocal deploys the local variant of the stack, with the example tool
+// beside it, to an engine that somebody else runs on this machine, and prints the
+// stack's outputs as JSON. It refuses any endpoint that is not loopback.
 package main
 
 import (
@@ -11,7 +11,10 @@ import (
 	"os"
 	"os/signal"
 
+	"github.com/aws/aws-sdk-go-v2/service/lambda"
+
 	"github.com/sandkeeper/sandkeeper/internal/engine"
+	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
 func main() {
@@ -38,6 +41,10 @@ func run(ctx context.Context, endpoint, ecs string) error {
 	}
 	outputs, err := e.Deploy(ctx, engine.Deployment{})
 	if err != nil {
+		return err
+	}
+	tool := outputs[names.OutInstall] + "-example-tool"
+	if err := engine.PutFunction(ctx, lambda.NewFromConfig(e.Config()), tool, "dist/local/example-tool/bootstrap"); err != nil {
 		return err
 	}
 	encoder := json.NewEncoder(os.Stdout)
