@@ -33,6 +33,7 @@ setup: .venv/.ready node_modules/.ready examples/host-node/node_modules/.ready e
 .venv/.ready: requirements.txt
 examples/host-python/.venv/.ready: examples/host-python/requirements.txt
 .venv/.ready examples/host-python/.venv/.ready:
+	@echo "installing what $< lists into $(@D)" >&2
 	@python3 -m venv --clear $(@D)
 	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
@@ -49,6 +50,7 @@ setup-sam: .local/sam/.ready ## Install the pinned SAM, into this directory
 node_modules/.ready: package.json package-lock.json .npmrc
 examples/host-node/node_modules/.ready: $(addprefix examples/host-node/,package.json package-lock.json .npmrc)
 node_modules/.ready examples/host-node/node_modules/.ready:
+	@echo "installing what $(word 2,$^) lists into $(@D)" >&2
 	@cd $(dir $(@D)) && npm ci --silent
 	@touch $@
 
@@ -66,6 +68,7 @@ types: setup ## Write the examples' types anew from docs/session-api.md
 # binary is only made again when its bytes differ.
 define stage
 	@test -n "$(FUNCTIONS)" || { echo "no functions/ to build"; exit 1; }
+	@echo "building functions and agent for $(2); the first time takes minutes" >&2
 	@mkdir -p dist/.stage/$(2)
 	@$(1) $(GOBUILD) -o dist/.stage/$(2)/ $(addprefix ./functions/,$(FUNCTIONS))
 	@for f in $(FUNCTIONS); do \
