@@ -90,6 +90,13 @@ func (w *world) judgeRun(a *actor, call string, r *agentRun, before, after core.
 	if call == "lapse" && after.Row != before.Row && before.DueAt > now().Add(a.skew) {
 		w.accuse("%s lapses run %s, whose host is attached (I8)", a.name, r.key)
 	}
+	if after.ClaimNonce != before.ClaimNonce && after.Epoch <= before.Epoch {
+		w.accuse("%s takes run %s under epoch %d, which is another's (I3)", a.name, r.key, after.Epoch)
+	}
+	attached := before.Row == core.RowLapse && before.DueAt > now().Add(a.skew)
+	if call == "attach" && after.Epoch != before.Epoch && attached && !strings.HasPrefix(a.name, string(OpTake)) {
+		w.accuse("%s takes run %s, whose host is attached, and did not say that it would (I8)", a.name, r.key)
+	}
 	if before.Row == core.RowReclaim && after.Row == core.RowNone && after.ReclaimOutcome == core.ReclaimDestroyed && w.lives(after.TaskARN) {
 		w.accuse("%s says that the sandbox of run %s is gone, and its task lives (I5)", a.name, r.key)
 	}

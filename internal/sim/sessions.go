@@ -178,7 +178,7 @@ func (w *world) hostTails(c hostCall) error {
 
 // driving are the writes of a run that only its driver makes.
 var driving = map[string]bool{
-	"renew": true, "interrupt": true, "note start": true, "end run": true, "finish": true, "append": true, "name instance": true, "launched": true, "resumed": true,
+	"renew": true, "detach": true, "interrupt": true, "note start": true, "end run": true, "finish": true, "append": true, "name instance": true, "launched": true, "resumed": true,
 }
 
 // judgeDriver: a host writes a run only while it has it, and of a thread one run at a time

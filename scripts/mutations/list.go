@@ -59,6 +59,8 @@ var mutations = []mutation{
 `, `		check{r.Status == Running && r.Row == RowDetached && r.DetachedSince == t.Since ||
 			r.Status == Interrupted && r.InterruptedSince == t.Since, "not-detached"},
 `),
+	one("a claim does not ask for the task as read", transition, `		check{!t.AboutTask || r.Instance == t.Instance && r.TaskARN == t.TaskARN, "task"},
+`, ``),
 	one("an expiry does not look at the TTL again", transition,
 		`		check{t.Ending != EndExpired || r.TTLSeconds == t.TTLSeconds, "ttl"},
 `, ``),
@@ -85,6 +87,34 @@ var mutations = []mutation{
 		check{r.CancelRequested == 0, "cancel-requested"},
 		check{r.Epoch == t.Seen, "epoch"},`, `		check{r.CancelRequested == 0, "cancel-requested"},
 		check{r.Epoch == t.Seen, "epoch"},`),
+	one("a takeover does not ask for the epoch as read", transition, `		check{r.Epoch == t.Seen, "epoch"},
+		check{t.Takeover ||`, `		check{t.Takeover ||`),
+	one("a viewer takes a run from a host that is attached", transition, `		check{t.Takeover || r.Row == RowDetached || r.Row == RowLapse && r.DueAt <= t.Now, "attached-elsewhere"},
+`, ``),
+	one("a host renews a run that another has taken", transition, `func (t Renew) Apply(r Run) (Run, error) {
+	if why := failing(
+		check{r.Status == Running, "not-running"},
+		check{r.Epoch == t.Epoch, "epoch"},
+`, `func (t Renew) Apply(r Run) (Run, error) {
+	if why := failing(
+		check{r.Status == Running, "not-running"},
+`),
+	one("a host leaves a run that another has taken", transition, `func (t Detach) Apply(r Run) (Run, error) {
+	if why := failing(
+		check{r.Status == Running, "not-running"},
+		check{r.Epoch == t.Epoch, "epoch"},
+`, `func (t Detach) Apply(r Run) (Run, error) {
+	if why := failing(
+		check{r.Status == Running, "not-running"},
+`),
+	one("a host pauses a run that another has taken", transition, `func (t Interrupt) Apply(r Run) (Run, error) {
+	if why := failing(
+		check{r.Status == Running, "not-running"},
+		check{r.Epoch == t.Epoch, "epoch"},
+`, `func (t Interrupt) Apply(r Run) (Run, error) {
+	if why := failing(
+		check{r.Status == Running, "not-running"},
+`),
 	one("an append does not ask where the log ends", transition,
 		`			check{r.LogEnd == t.From, "log-end"},
 `, ``),
@@ -159,6 +189,12 @@ var mutations = []mutation{
 		return LedgerRow{}, &RefusedError{Op: t.Name(), Record: "ledger row " + string(t.Sandbox.Instance), Why: "state"}`,
 		`	if row.State != LedgerIntent && row.State != LedgerStopping {
 		return LedgerRow{}, &RefusedError{Op: t.Name(), Record: "ledger row " + string(t.Sandbox.Instance), Why: "state"}`),
+	one("a launch that has landed is condemned as one that has not", sandbox, `	if row.State != LedgerIntent {
+		return ledgerRefusal(t, row, "state")
+	}
+	row.State, row.TaskARN, row.Why = LedgerStopping, t.TaskARN, t.Why
+`, `	row.State, row.TaskARN, row.Why = LedgerStopping, t.TaskARN, t.Why
+`),
 	one("an agent is begun by a host that is not attached", launch,
 		`	if _, err := l.Runs.Update(ctx, r.RunKey, Renew{Epoch: r.Epoch, Until: until}); err != nil {`,
 		`	if _, err := l.Runs.Run(ctx, r.RunKey); err != nil {`),
@@ -213,6 +249,8 @@ var mutations = []mutation{
 	}
 	return c.stopped(ctx, a.job, row, task)
 `),
+	one("a mark does not ask whose the sandbox is by now", sandbox, `		check{s.LatestRun == t.LatestRun, "latest-run"},
+		check{!t.Idle`, `		check{!t.Idle`),
 	one("an attempt condemns under another's mark", sandbox,
 		`	case t.By != "" && s.Reclaiming != t.By:
 		why = "reclaiming"
@@ -281,6 +319,9 @@ var mutations = []mutation{
 	return err
 `, `	return nil
 `),
+	one("what became of a checkpoint is written over", owed, `		check{r.Checkpoint.State == t.From, "checkpoint"},
+		check{r.Checkpoint.Owes() || r.Checkpoint.State == CheckpointMoved, "settled"},
+`, ``),
 	one("what a run owes goes to no row", owed,
 		`	row.Owed, row.UpdatedAt = t.Run.Run, t.Now
 	return row, nil
@@ -398,6 +439,8 @@ var mutations = []mutation{
 	one("a fork's packs count as its own", forks, `		return cmp.Or(r.packs[nameOf(p)].Owner, source.Thread)`, `		return r.packs[nameOf(p)].Owner`),
 	one("a fork does not ask for the leases of its branches", points, `		check{th.Writes(b.Writer, t.Now), "writer-lost"},
 		check{th.Empty()`, `		check{th.Empty()`),
+	one("a fork begins in a thread in which something has happened", points, `		check{th.Empty(), "fork-destination-not-empty"},
+`, ``),
 	one("a fork is written branch by branch", forks, `	if err := k.Threads.Fork(ctx, t); err != nil {
 		return nil, err
 	}
@@ -428,6 +471,10 @@ var mutations = []mutation{
 	r.Start = t.Start`),
 	one("a sandbox passes to a run although its own has changed", records, `		check{s.LatestRun == seen.LatestRun, "latest-run"},
 `, ``),
+	one("a sandbox passes to a run while it is reclaimed", records, `		check{s.Reclaiming == "", "reclaiming"},
+	); why != "" {
+		return Sandbox{}, &RefusedError{Op: op`, `	); why != "" {
+		return Sandbox{}, &RefusedError{Op: op`),
 	one("a continuation owes nothing of what its parent did", continues,
 		`		child.Start.Owes = finish.Owes && s.begun(over.run)
 `, ``),
