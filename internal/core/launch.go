@@ -19,6 +19,7 @@ type Launcher struct {
 	Ledger       Ledger
 	Transactions SandboxTransactions
 	Provider     Provider
+	Snapshots    Snapshotter // nil: the provider takes no copies
 	Describer    TaskDescriber
 	Queue        ReclaimQueue
 	Threads      Threads   // nil: no checkpoints are kept
@@ -102,13 +103,17 @@ func (l *Launcher) record(q RunRequest) (Run, error) {
 // ledger names it; only then RunTask, under the row's deadline; then one transaction
 // makes the task the key's sandbox and the run's. A crash anywhere leaves a ledger
 // row from which the sweep finds and stops the task.
+//
+// The record of a sandbox whose copy is restored goes only once there is another: a restore
+// that fails leaves it as it is.
 func (l *Launcher) Launch(ctx context.Context, r Run, material KeyMaterial, spec TaskSpec) (Run, error) {
 	if r.TaskARN != "" {
 		return r, nil
 	}
 	key := material.Key()
 	box, err := l.Sandboxes.Sandbox(ctx, key)
-	if err == nil && box.Instance != r.Instance {
+	former := err == nil && box.Instance != r.Instance
+	if former && r.Start.Native == "" {
 		err = l.replace(ctx, box)
 	}
 	if err != nil && !isNotFound(err) {
@@ -122,13 +127,16 @@ func (l *Launcher) Launch(ctx context.Context, r Run, material KeyMaterial, spec
 	if err != nil {
 		return Run{}, err
 	}
-	arn, err := l.runTask(ctx, row, spec)
+	arn, err := l.runTask(ctx, row, spec, r.Start.Native)
+	if err == nil && former && r.Start.Native != "" {
+		err = l.replace(ctx, box)
+	}
 	if err != nil {
 		return Run{}, fmt.Errorf("launch run %s: %w", r.RunKey, err)
 	}
 	return l.bind(ctx, r, row, Sandbox{
 		Key: key, Material: material, Instance: r.Instance, TaskARN: arn, Cluster: spec.Cluster,
-		Container: spec.Container, LatestRun: r.RunKey.Run,
+		Container: spec.Container, LatestRun: r.RunKey.Run, LatestSnapshot: r.Start.Native,
 	})
 }
 
@@ -233,11 +241,17 @@ func (l *Launcher) intend(ctx context.Context, r Run, key SandboxKey, provider, 
 }
 
 // runTask asks ECS under the row's deadline: no token is used after it.
-func (l *Launcher) runTask(ctx context.Context, row LedgerRow, spec TaskSpec) (string, error) {
+func (l *Launcher) runTask(ctx context.Context, row LedgerRow, spec TaskSpec, native SnapshotID) (string, error) {
 	ctx, cancel := context.WithDeadline(ctx, row.LaunchUntil.Time())
 	defer cancel()
 	spec.Token = string(row.Instance)
 	spec.StartedBy = StartedBy(l.Install, row.Instance)
+	if native != "" && l.Snapshots == nil {
+		return "", ErrSnapshotGone
+	}
+	if native != "" {
+		return l.Snapshots.Restore(ctx, spec, native)
+	}
 	return l.Provider.Start(ctx, spec)
 }
 

@@ -1,6 +1,7 @@
 package core_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,14 +17,6 @@ var _ = exemptVectors(
 	vectorExemption{
 		file: "snapshot_lifecycle", name: "capture fails with destroy on complete",
 		reason: "as above: the sandbox ends after another try, or the loss is told",
-	},
-	vectorExemption{
-		file: "snapshot_lifecycle", name: "native snapshot after the checkpoint",
-		reason: "no provider here keeps snapshots of its own (DESIGN 9)",
-	},
-	vectorExemption{
-		file: "snapshot_lifecycle", name: "restore fails, native restored sandbox destroyed",
-		reason: "no provider here keeps snapshots of its own: the sandbox that ends is one that was made",
 	},
 )
 
@@ -49,6 +42,8 @@ func TestSnapshotLifecycleVectors(t *testing.T) {
 			Head              any
 			Executable        bool // what is in the workspace cannot be stored
 			DestroyOnComplete bool
+			NativeAfterRun    bool
+			Instance          *struct{ LatestSnapshotID string }
 		}
 		var want struct {
 			Calls          []string
@@ -70,6 +65,9 @@ func TestSnapshotLifecycleVectors(t *testing.T) {
 			h := keepingHosting(t)
 			e := &ending{hosting: h, hooks: &hooked{}, q: startOf("r1", "one"), me: host{h, "r1", "one"}}
 			e.q.Definition.DestroyOnComplete = in.DestroyOnComplete
+			if h.copies = in.NativeAfterRun || in.Instance != nil; h.copies {
+				e.q.Definition.Snapshots = core.SnapshotsAfterRun
+			}
 			if in.Head != nil {
 				h.fleet.KillTask(e.before())
 			}
@@ -98,6 +96,9 @@ func (e *ending) lifecycle(events []string, missing, unstorable bool) lifecycle 
 	e.must(err)
 	out.LeaseFree = !th.Lease.Live(now())
 	out.Restored = e.run("r1").Start.Restored != ""
+	out.Native = e.run("r1").Start.Native != "" || slices.ContainsFunc(e.fleet.Snapshots(), func(id core.SnapshotID) bool {
+		return strings.HasSuffix(string(id), "-after-run-r1")
+	})
 	for _, id := range []core.CheckpointID{"checkpoint-r0", "checkpoint-r1"} {
 		cp, err := e.store.Checkpoint(e.t.Context(), thread("t"), id)
 		if err == nil {

@@ -1,6 +1,10 @@
 package core
 
-import "context"
+import (
+	"context"
+	"errors"
+	"time"
+)
 
 // Provider is where sandboxes are made and ended. What a sandbox is stands in the records,
 // and their order is not the provider's: the ledger names an instance before a provider is
@@ -68,3 +72,63 @@ func (p TaskProvider) Resume(ctx context.Context, at ExecTarget) (Resumption, er
 
 // place is where a sandbox is.
 func (s Sandbox) place() ExecTarget { return ExecTarget{s.Cluster, s.TaskARN, s.Container} }
+
+// SnapshotID names a native snapshot at its provider.
+type SnapshotID string
+
+// ErrSnapshotGone tells that a provider has no such snapshot any more.
+var ErrSnapshotGone = errors.New("the provider has no such snapshot")
+
+// Snapshotter is what a provider can do that keeps copies of sandboxes' disks. A copy has
+// all that is on the disk, also what a checkpoint leaves out, and is its key's alone. It is
+// no workspace: only a checkpoint is, and the thread's head is restored over it.
+type Snapshotter interface {
+	// Snapshot copies the disk of a sandbox that runs. The same sandbox under the same name
+	// has the same copy, so that one whose answer was lost is found again.
+	Snapshot(ctx context.Context, box Sandbox, name string) (SnapshotID, error)
+	// Restore asks for one sandbox whose disk is as in the copy, as [TaskRunner.Start] asks
+	// for a fresh one. A copy that is gone is [ErrSnapshotGone], and nothing is made.
+	Restore(ctx context.Context, spec TaskSpec, id SnapshotID) (arn string, err error)
+	// DropSnapshots lets go of the copies that were made of a key's sandboxes, but of the one
+	// to be kept, if any. Where there is none it is success.
+	DropSnapshots(ctx context.Context, key SandboxKey, keep SnapshotID) error
+}
+
+// The names of snapshots; that after a run ends with the run's id.
+const (
+	afterSetup = "after-setup"
+	afterRun   = "after-run-"
+)
+
+// snapshotWithin bounds a snapshot, and the letting go of some. Without one the sandbox is
+// as good: nothing waits for it longer.
+const snapshotWithin = 20 * time.Second
+
+// NoteSnapshot records the copy that a later run's sandbox may be made from.
+type NoteSnapshot struct {
+	Instance InstanceID // as read
+	Run      RunID      // whose sandbox it is
+	Snapshot SnapshotID
+}
+
+// Name is "note snapshot".
+func (NoteSnapshot) Name() string { return "note snapshot" }
+
+// Apply: instance and latest run as read, and nobody reclaims it. The time of its last use
+// stays: a copy is none.
+func (t NoteSnapshot) Apply(s Sandbox) (Sandbox, error) {
+	if why := failing(
+		check{s.Instance == t.Instance, "instance"},
+		check{s.LatestRun == t.Run, "latest-run"},
+		check{s.Reclaiming == "", "reclaiming"},
+	); why != "" {
+		return sandboxRefusal(t, s, why)
+	}
+	s.LatestSnapshot = t.Snapshot
+	return s, nil
+}
+
+// Landed: it is the instance's.
+func (t NoteSnapshot) Landed(s Sandbox) bool {
+	return s.Instance == t.Instance && s.LatestSnapshot == t.Snapshot
+}

@@ -142,9 +142,10 @@ type Reclaimer struct {
 	Controls     Controls
 	Breaker      ControlWriter
 	Checkpoints  Checkpointer
-	Threads      Threads   // nil: no thread is kept, and no lease taken
-	Announcer    Announcer // nil: nobody is told
-	Functions    Functions // nil: no hook is told
+	Threads      Threads     // nil: no thread is kept, and no lease taken
+	Announcer    Announcer   // nil: nobody is told
+	Functions    Functions   // nil: no hook is told
+	Snapshots    Snapshotter // nil: the provider takes no copies
 	Logger       *slog.Logger
 	OnFailure    OnFailure
 	Provider     string // whose sandboxes this installation may touch
@@ -423,12 +424,63 @@ func (c *Reclaimer) later(ctx context.Context, a attempt, outcome ReclaimOutcome
 	return outcome, c.postponeMark(ctx, a.job, outcome, notBefore)
 }
 
+// snapshot takes the copy after a run, where its policy says so; empty: there is none. Under
+// the mark no other run has the sandbox, and its checkpoint is stored before (SN-20). A
+// sandbox that ends leaves nobody who could be made from a copy of it, so none is taken.
+func (c *Reclaimer) snapshot(ctx context.Context, a attempt) SnapshotID {
+	if c.Snapshots == nil || a.run.Snapshots != SnapshotsAfterRun {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, snapshotWithin)
+	defer cancel()
+	id, err := c.Snapshots.Snapshot(ctx, *a.box, afterRun+string(a.run.RunKey.Run))
+	if err != nil {
+		c.snapshotFailed(ctx, a, "take native snapshot", err)
+		return ""
+	}
+	return id
+}
+
+// dropSnapshots lets go of a key's copies but one. What stays is found again when the key's
+// sandbox idles or ends the next time.
+func (c *Reclaimer) dropSnapshots(ctx context.Context, key SandboxKey, keep SnapshotID) error {
+	ctx, cancel := context.WithTimeout(ctx, snapshotWithin)
+	defer cancel()
+	return c.Snapshots.DropSnapshots(ctx, key, keep)
+}
+
+// dropOrphans lets go of the copies of a key that has no sandbox any more, before the row of
+// its last task is closed: nobody comes back to a closed one.
+func (c *Reclaimer) dropOrphans(ctx context.Context, row LedgerRow) error {
+	if c.Snapshots == nil {
+		return nil
+	}
+	if _, err := c.Sandboxes.Sandbox(ctx, row.Key); !isNotFound(err) {
+		return err
+	}
+	return c.dropSnapshots(ctx, row.Key, "")
+}
+
+func (c *Reclaimer) snapshotFailed(ctx context.Context, a attempt, what string, err error) {
+	if c.Logger != nil {
+		c.Logger.WarnContext(ctx, what, "run", a.run.RunKey.String(), "key", string(a.job.Key), "err", err)
+	}
+}
+
 // idle keeps the sandbox warm. A hold of its run stays with it.
 func (c *Reclaimer) idle(ctx context.Context, a attempt) (ReclaimOutcome, error) {
 	now := MillisOf(time.Now())
-	t := MarkIdle{Instance: a.job.Instance, By: a.by, Since: now, DueAt: now.Add(seconds(a.run.IdleSeconds, c.Limits.IdleTTL)), Hold: a.run.Hold.Until}
+	t := MarkIdle{
+		Instance: a.job.Instance, By: a.by, Since: now, DueAt: now.Add(seconds(a.run.IdleSeconds, c.Limits.IdleTTL)), Hold: a.run.Hold.Until,
+		Snapshot: c.snapshot(ctx, a),
+	}
 	if _, err := c.Sandboxes.UpdateSandbox(ctx, a.job.Key, t); err != nil {
 		return refusedOr(err, ReclaimInUse)
+	}
+	if t.Snapshot != "" {
+		if err := c.dropSnapshots(ctx, a.job.Key, t.Snapshot); err != nil {
+			c.snapshotFailed(ctx, a, "drop native snapshots", err)
+		}
 	}
 	c.unlease(ctx, a)
 	if a.owes != nil {
@@ -529,6 +581,9 @@ func (c *Reclaimer) stopped(ctx context.Context, job ReclaimJob, row LedgerRow, 
 	missing := task.Life == TaskMissing
 	since := row.missingSince(now, c.Limits)
 	if task.Life == TaskGone || missing && now >= since.Add(c.Limits.MissingGrace) {
+		if err := c.dropOrphans(ctx, row); err != nil {
+			return ReclaimDestroyFailed, err
+		}
 		c.tellDestroyed(ctx, job, row, task)
 		t := CloseRow{From: LedgerStopping, Why: describe(task), Now: now, TaskARN: row.TaskARN, Quota: row.Quota, Tenant: row.Tenant}
 		if _, err := c.Ledger.UpdateRow(ctx, row.Instance, t); err != nil && !Refused(err) {

@@ -575,8 +575,8 @@ func TestSandboxKeyRelationsVectors(t *testing.T) {
 	})
 }
 
-// instanceRecord is a sandbox's record as the vectors write it. A snapshot that a
-// provider keeps is its own matter here (DESIGN 9) and stands in no record.
+// instanceRecord is a sandbox's record as the vectors write it. The copy that a provider
+// keeps is recorded by a write of its own, and not compared here.
 type instanceRecord struct {
 	Key               core.SandboxKey
 	Provider          string

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -71,6 +72,10 @@ type Sandbox struct {
 	ExecUntil  Millis // a long exec user has the container until then
 	IdleSince  Millis // zero: not idle
 	DueAt      Millis // of the idle row; zero: no row
+
+	// LatestSnapshot is the native copy that a sandbox after this one is made from; empty:
+	// there is none.
+	LatestSnapshot SnapshotID
 }
 
 // LedgerState is where a task stands in its whole life.
@@ -316,7 +321,8 @@ type MarkIdle struct {
 	By       string
 	Since    Millis
 	DueAt    Millis
-	Hold     Millis // a run's hold stays with its sandbox
+	Hold     Millis     // a run's hold stays with its sandbox
+	Snapshot SnapshotID // taken after its run; empty: the record keeps the one it has
 }
 
 // Name is "mark idle".
@@ -331,7 +337,7 @@ func (t MarkIdle) Apply(s Sandbox) (Sandbox, error) {
 		return sandboxRefusal(t, s, why)
 	}
 	s.Reclaiming, s.IdleSince, s.DueAt, s.UpdatedAt = "", t.Since, t.DueAt, t.Since
-	s.HoldUntil = t.Hold
+	s.HoldUntil, s.LatestSnapshot = t.Hold, cmp.Or(t.Snapshot, s.LatestSnapshot)
 	return s, nil
 }
 

@@ -24,15 +24,15 @@ type RunStart struct {
 	Restored CheckpointID // brought back into the run's sandbox
 	LostRun  RunID        // whose workspace the thread had lost
 	LostWhy  string
-	AskedAt  Millis // from when on the agent may have begun
-	ReadyAt  Millis // since when it is known to have
-	Native   string // the native snapshot that its sandbox was made from
-	CloneAt  Millis // when the clone was begun
-	Cloned   bool   // it is done
-	SetupAt  Millis // when the set-up was begun
-	SetUp    bool   // it is done
-	HookedAt Millis // when the ready hook had answered
-	Owes     bool   // the workspace holds what its parent would have owed: each end owes it
+	AskedAt  Millis     // from when on the agent may have begun
+	ReadyAt  Millis     // since when it is known to have
+	Native   SnapshotID // that its sandbox is made from; empty: from the definition alone
+	CloneAt  Millis     // when the clone was begun
+	Cloned   bool       // it is done
+	SetupAt  Millis     // when the set-up was begun
+	SetUp    bool       // it is done
+	HookedAt Millis     // when the ready hook had answered
+	Owes     bool       // the workspace holds what its parent would have owed: each end owes it
 }
 
 // NoteStart writes how far the start of a run is.

@@ -30,7 +30,7 @@ func (s *Session) Start(ctx context.Context, q StartRequest) (StartReport, error
 	if err := s.begin(ctx, st); err != nil {
 		return StartReport{}, err
 	}
-	for _, step := range []func(context.Context, *starting) (string, error){s.write, s.ensure, s.clone, s.restore, s.setup, s.readyHook, s.startAgent} {
+	for _, step := range []func(context.Context, *starting) (string, error){s.write, s.ensure, s.clone, s.restore, s.setup, s.snapshot, s.readyHook, s.startAgent} {
 		if st.run.Start.ReadyAt != 0 {
 			break
 		}
@@ -270,7 +270,7 @@ func (s *Session) take(ctx context.Context, st *starting, box Sandbox, latest Ru
 	case err != nil:
 		return "", err
 	case found.State == ResumeGone:
-		return s.launch(ctx, st)
+		return s.replaceGone(ctx, st, box)
 	case found.State != ResumeRunning:
 		return "unreachable", nil
 	case box.Reclaiming != "":
@@ -281,6 +281,53 @@ func (s *Session) take(ctx context.Context, st *starting, box Sandbox, latest Ru
 		return "reclaim", s.retire(ctx, box)
 	}
 	return s.resume(ctx, st, box, latest)
+}
+
+// replaceGone makes a sandbox after one that has gone: from its copy, where there is one that
+// is not too old. What a run's sandbox is made from is written first, for the record that
+// names the copy goes with the old sandbox.
+func (s *Session) replaceGone(ctx context.Context, st *starting, box Sandbox) (waiting string, err error) {
+	native := box.LatestSnapshot
+	if s.Launcher.Snapshots == nil || st.definition.tooOld(box, nowMillis()) {
+		native = ""
+	}
+	if err := s.makeFrom(ctx, st, native); err != nil {
+		return "", err
+	}
+	return s.launch(ctx, st)
+}
+
+func (s *Session) makeFrom(ctx context.Context, st *starting, native SnapshotID) error {
+	if st.run.Start.Native == native {
+		return nil
+	}
+	start := st.run.Start
+	start.Native = native
+	return s.note(ctx, st, start)
+}
+
+// snapshot takes the copy after the set-up of a sandbox that was made from its definition,
+// where the policy says so. Without it the sandbox is as good: what fails is logged.
+func (s *Session) snapshot(ctx context.Context, st *starting) (waiting string, err error) {
+	r := st.run
+	taker := s.Launcher.Snapshots
+	if taker == nil || r.Snapshots != SnapshotsAfterSetup || st.ensured() != EnsuredCreated || r.Start.AskedAt != 0 {
+		return "", nil
+	}
+	box, err := s.Launcher.Sandboxes.Sandbox(ctx, r.SandboxKey)
+	if err != nil || box.Instance != r.Instance || box.LatestSnapshot != "" {
+		return "", ignoreNotFound(err)
+	}
+	within, cancel := context.WithTimeout(ctx, snapshotWithin)
+	defer cancel()
+	id, err := taker.Snapshot(within, box, afterSetup)
+	if err == nil {
+		_, err = s.Launcher.Sandboxes.UpdateSandbox(within, box.Key, NoteSnapshot{box.Instance, r.RunKey.Run, id})
+	}
+	if err != nil {
+		s.log().WarnContext(ctx, "take native snapshot", "phase", afterSetup, "run", r.RunKey.String(), "err", err)
+	}
+	return "", ctx.Err()
 }
 
 // clean reports whether the sandbox of an ended run may serve another: its agent ended by
@@ -345,6 +392,11 @@ func (s *Session) launch(ctx context.Context, st *starting) (waiting string, err
 		return "launch", nil
 	case errors.Is(err, ErrSandboxExists):
 		return "sandbox", nil
+	case errors.Is(err, ErrSnapshotGone) && st.run.Start.Native != "":
+		if err := s.makeFrom(ctx, st, ""); err != nil {
+			return "", err
+		}
+		return s.launch(ctx, st)
 	}
 	switch refusalOf(err) {
 	case "exists", "instance", "latest-run", "state", "task", "reclaiming", "head", "fence":
@@ -368,8 +420,10 @@ func (s *Session) note(ctx context.Context, st *starting, start RunStart) error 
 	return err
 }
 
-// restore brings the thread's head back into a sandbox that was made for the run, and
-// notes what the run finds. Once an agent may have begun nothing is restored.
+// restore brings the thread's head back into a sandbox that was made for the run, from its
+// definition or from a copy, and notes what the run finds. Once an agent may have begun
+// nothing is restored. A copy that is newer than the head is restored over all the same:
+// what has not become the head was told as lost, or never was a workspace (SN-18, SN-19).
 func (s *Session) restore(ctx context.Context, st *starting) (waiting string, err error) {
 	r := st.run
 	if !s.keeps(r) || r.Start.AskedAt != 0 || r.Start.Noted {

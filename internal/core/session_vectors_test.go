@@ -16,10 +16,6 @@ var _ = exemptVectors(
 		reason: "a save of what exists is a step of the keeper, and a sandbox ends by reclaim (DESIGN 6, 8): their own vectors are snapshot_ops and reclaim",
 	},
 	vectorExemption{
-		file: "ensure", name: "resume null then restore",
-		reason: "no provider here keeps snapshots of its own: the thread's head is brought back into a new sandbox instead (DESIGN 9)",
-	},
-	vectorExemption{
 		file: "ensure", name: "bootstrap throws and destroy throws",
 		reason: "set-up is the agent's; what of a start can fail, a restore, ends the run and owes its sandbox's end (DESIGN 9)",
 	},
@@ -48,7 +44,7 @@ var _ = exemptVectors(
 // ensuring is a question of ensure.
 type ensuring struct {
 	Op        string
-	Existing  *struct{ ThreadID string }
+	Existing  *struct{ ThreadID, LatestSnapshotID string }
 	Resume    string
 	Lifecycle struct{ SnapshotMaxAge, Reuse string }
 	AgeMs     int64
@@ -108,6 +104,9 @@ func ensure(h *hosting, in ensuring) ensured {
 	q.Definition.MaxAgeSeconds, q.Definition.Reuse = in.maxAge(), core.Reuse(in.Lifecycle.Reuse)
 	var old core.Sandbox
 	if in.Existing != nil {
+		if h.copies = in.Existing.LatestSnapshotID != ""; h.copies {
+			q.Definition.Snapshots = core.SnapshotsAfterRun
+		}
 		first := q
 		first.RunKey, first.Host, first.Thread = key("run-1"), hostOf("one"), core.ThreadID(in.Existing.ThreadID)
 		h.ready(first)

@@ -25,6 +25,7 @@ type world struct {
 	stopLeaks  bool
 	checkpoint core.CheckpointPolicy // of runs that have none
 	onFailure  core.OnFailure
+	copies     bool // the provider takes snapshots
 	notices    []core.Notice
 }
 
@@ -68,15 +69,23 @@ func (w *world) reclaimer(p *mem.Process) *core.Reclaimer {
 	view := w.fleet.View(p)
 	return &core.Reclaimer{
 		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Tasks: view, Stopper: view, Controls: p, Breaker: p,
-		Checkpoints: view, Threads: p, Announcer: w, OnFailure: w.onFailure, Provider: "fargate", Limits: w.limits,
+		Checkpoints: view, Threads: p, Announcer: w, OnFailure: w.onFailure, Provider: "fargate", Limits: w.limits, Snapshots: w.snapshotter(view),
 	}
+}
+
+// snapshotter is what the provider takes copies with, where it does.
+func (w *world) snapshotter(view mem.View) core.Snapshotter {
+	if !w.copies {
+		return nil
+	}
+	return view
 }
 
 func (w *world) launcher(p *mem.Process) *core.Launcher {
 	view := w.fleet.View(p)
 	return &core.Launcher{
 		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Describer: view, Queue: p,
-		Provider: core.TaskProvider{TaskAPI: view, AgentStarter: view}, Threads: p, Announcer: w, Limits: w.limits, Install: "test",
+		Provider: core.TaskProvider{TaskAPI: view, AgentStarter: view}, Snapshots: w.snapshotter(view), Threads: p, Announcer: w, Limits: w.limits, Install: "test",
 	}
 }
 

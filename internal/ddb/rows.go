@@ -159,7 +159,7 @@ type startRow struct {
 	LostWhy  string            `dynamodbav:"lostWhy"`
 	AskedAt  core.Millis       `dynamodbav:"askedAt"`
 	ReadyAt  core.Millis       `dynamodbav:"readyAt"`
-	Native   string            `dynamodbav:"native,omitempty"`
+	Native   core.SnapshotID   `dynamodbav:"native,omitempty"`
 	CloneAt  core.Millis       `dynamodbav:"cloneAt,omitempty"`
 	Cloned   bool              `dynamodbav:"cloned,omitempty"`
 	SetupAt  core.Millis       `dynamodbav:"setupAt,omitempty"`
@@ -204,6 +204,7 @@ type sandboxRow struct {
 	IdleSince     core.Millis     `dynamodbav:"idleSince,omitempty"`
 	DueShard      *int            `dynamodbav:"dueShard,omitempty"`
 	DueAt         core.Millis     `dynamodbav:"dueAt,omitempty"`
+	Snapshot      core.SnapshotID `dynamodbav:"latestSnapshotId,omitempty"`
 }
 
 type ledgerRow struct {
@@ -435,7 +436,7 @@ func encodeSandbox(s core.Sandbox) (item, error) {
 		Thread: s.Material.Thread, Run: s.Material.Run, WorkspaceHash: s.Material.WorkspaceHash,
 		Instance: s.Instance, TaskARN: s.TaskARN, Cluster: s.Cluster, Container: s.Container, LatestRun: s.LatestRun,
 		HoldUntil: s.HoldUntil, CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt, Reclaiming: s.Reclaiming,
-		ExecUntil: s.ExecUntil, IdleSince: s.IdleSince,
+		ExecUntil: s.ExecUntil, IdleSince: s.IdleSince, Snapshot: s.LatestSnapshot,
 	}
 	if s.DueAt != 0 {
 		row.DueShard, row.DueAt = new(shard(row.PK)), s.DueAt
@@ -468,6 +469,7 @@ func decodeSandbox(it item) (core.Sandbox, error) {
 		},
 		LatestRun: row.LatestRun, HoldUntil: row.HoldUntil, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 		Reclaiming: row.Reclaiming, ExecUntil: row.ExecUntil, IdleSince: row.IdleSince, DueAt: row.DueAt,
+		LatestSnapshot: row.Snapshot,
 	}, nil
 }
 

@@ -272,7 +272,13 @@ func sandboxChange(key core.SandboxKey, t core.SandboxTransition) (*change, erro
 		c.set("idleSince", t.Since)
 		c.set("updatedAt", t.Since)
 		c.set("holdUntil", t.Hold)
+		if t.Snapshot != "" {
+			c.set("latestSnapshotId", t.Snapshot)
+		}
 		c.dueAt(t.DueAt)
+	case core.NoteSnapshot:
+		c.need(is("instanceId", t.Instance), is("latestRun", t.Run), gone("reclaiming"))
+		c.set("latestSnapshotId", t.Snapshot)
 	default:
 		return nil, fmt.Errorf("no conditional write for transition %T", t)
 	}

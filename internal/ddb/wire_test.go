@@ -203,6 +203,7 @@ func TestEveryWriteOfASandboxIsOneConditionalRequest(t *testing.T) {
 		{"unmark", "key#k", mine, sandboxWrite(core.Unmark{Instance: "i", By: "a"})},
 		{"unmark, due later", "key#k", mine + " AND (attribute_exists (dueShard))", sandboxWrite(core.Unmark{Instance: "i", By: "a", DueAt: 9})},
 		{"mark idle", "key#k", mine, sandboxWrite(core.MarkIdle{Instance: "i", By: "a", Since: 8, DueAt: 9})},
+		{"note snapshot", "key#k", "(v = 1) AND (instanceId = i) AND (latestRun = r) AND (attribute_not_exists (reclaiming))", sandboxWrite(core.NoteSnapshot{Instance: "i", Run: "r", Snapshot: "s"})},
 		{"stop launch", "task#i", "(v = 1) AND (state = intent)", rowWrite(core.StopLaunch{DueAt: 9})},
 		{"close row", "task#i", "(v = 1) AND (state = stopping) AND (taskArn = t) AND (attribute_not_exists (owed)) AND (attribute_not_exists (quota))", rowWrite(core.CloseRow{From: core.LedgerStopping, TaskARN: "t"})},
 		{"settle debt", "task#i", "(v = 1) AND (attribute_exists (owed)) AND (owed = r) AND (state <> closed)", rowWrite(core.SettleDebt{Owed: "r"})},

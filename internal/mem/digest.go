@@ -24,6 +24,7 @@ var (
 		"read control": {"control"}, "describe tasks": {"fleet"}, "list tasks": {"fleet"}, "read capture": {"fleet"}, "list living tasks": {"fleet"}, "list journals": {"fleet"}, "probe": {"fleet"}, "page": {"fleet"},
 	}
 	writes = map[string][]string{
+		"take snapshot": {"fleet"}, "restore task": {"fleet"}, "drop snapshots": {"fleet"}, "note snapshot": {"boxes"},
 		"run task": {"fleet"}, "stop task": {"fleet"}, "start agent": {"fleet"}, "terminate": {"fleet"}, "remove journals": {"fleet"},
 		"start capture": {"fleet"}, "capture ends": {"fleet"},
 		"send reclaim jobs": {}, "audit": {}, "put blob": {"blobs"}, "note": {"notes"}, "move cursor": {"cursors"}, "take budget": {"taken"}, "spend spool": {"spooled"},

@@ -20,10 +20,11 @@ var TaskSize = core.TaskSize{VCPU: 1, GB: 2}
 // journals. Its processes' views answer core's task, probe and agent ports. It
 // accuses a caller that stops a task which a live run is bound to.
 type Fleet struct {
-	store *Store
-	mu    sync.Mutex
-	tasks map[string]*fleetTask
-	next  int
+	store     *Store
+	mu        sync.Mutex
+	tasks     map[string]*fleetTask
+	snapshots map[core.SnapshotID]fleetSnapshot
+	next      int
 
 	// PageBytes is the largest page of a journal, and RestBytes the most of it that a
 	// probe carries along. A test that wants many pages makes them small.
@@ -37,6 +38,7 @@ type fleetTask struct {
 	reason                string
 	agents                map[core.RunID]*fleetAgent
 	captures              []*fleetCapture
+	claimed               map[core.RunID]bool // on the disk that it was made with
 }
 
 // fleetAgent is one run's agent. Without a journal it has not begun.
@@ -51,7 +53,7 @@ type fleetAgent struct {
 
 // NewFleet returns an empty cluster beside a store.
 func NewFleet(s *Store) *Fleet {
-	return &Fleet{store: s, tasks: map[string]*fleetTask{}, PageBytes: 64 << 10, RestBytes: core.JournalRest}
+	return &Fleet{store: s, tasks: map[string]*fleetTask{}, snapshots: map[core.SnapshotID]fleetSnapshot{}, PageBytes: 64 << 10, RestBytes: core.JournalRest}
 }
 
 // View is the cluster as one process reaches it: through the same gate as the
@@ -305,7 +307,7 @@ func (v View) StartAgent(ctx context.Context, target core.ExecTarget, agent core
 			return err
 		}
 		a := t.agent(agent.Run)
-		out = core.JournalStarted{Already: a.begun || a.blocked, Wrapper: core.WrapperAlive}
+		out = core.JournalStarted{Already: a.begun || a.blocked || t.claimed[agent.Run], Wrapper: core.WrapperAlive}
 		if !out.Already {
 			a.begun, a.alive, a.nonce = true, true, agent.Nonce
 		}

@@ -13,7 +13,7 @@ func site(t *testing.T) coretest.Site {
 	s := mem.New(t)
 	view := mem.NewFleet(s).View(s.Process)
 	return coretest.Site{
-		Provider: core.TaskProvider{TaskAPI: view, AgentStarter: view}, Spec: core.TaskSpec{Cluster: "c", Container: "agent"},
+		Provider: core.TaskProvider{TaskAPI: view, AgentStarter: view}, Snapshots: view, Spec: core.TaskSpec{Cluster: "c", Container: "agent"},
 		Unknown: core.ExecTarget{Cluster: "c", TaskARN: "arn:none", Container: "agent"},
 		Await: func(what string, holds func() bool) { // nothing takes time here
 			if !holds() {
@@ -24,3 +24,5 @@ func site(t *testing.T) coretest.Site {
 }
 
 func TestProviderContract(t *testing.T) { coretest.Provider(t, site) }
+
+func TestSnapshotContract(t *testing.T) { coretest.Snapshots(t, site) }

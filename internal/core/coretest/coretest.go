@@ -192,6 +192,7 @@ func wholeSandbox(id core.InstanceID) core.Sandbox {
 	box := sandbox(id)
 	box.Material.Run = "r1"
 	box.HoldUntil, box.UpdatedAt, box.Reclaiming, box.ExecUntil, box.IdleSince, box.DueAt = 1, 2, "attempt", 3, 4, 5
+	box.LatestSnapshot = "snapshot"
 	return box
 }
 

@@ -302,6 +302,7 @@ func drawSandbox(rt *rapid.T, number int64) core.Sandbox {
 		LatestRun: core.RunID(texts.Draw(rt, "latestRun")), HoldUntil: times.Draw(rt, "holdUntil"),
 		CreatedAt: times.Draw(rt, "createdAt"), UpdatedAt: times.Draw(rt, "updatedAt"), Reclaiming: texts.Draw(rt, "reclaiming"),
 		ExecUntil: times.Draw(rt, "execUntil"), IdleSince: times.Draw(rt, "idleSince"), DueAt: times.Draw(rt, "dueAt"),
+		LatestSnapshot: core.SnapshotID(texts.Draw(rt, "snapshot")),
 	}
 }
 
@@ -328,6 +329,13 @@ var sandboxTransitions = map[string]drawing[core.Sandbox, core.SandboxTransition
 		return core.MarkIdle{
 			Instance: as(rt, "instance", box.Instance, instances), By: as(rt, "mine", box.Reclaiming, texts),
 			Since: moments.Draw(rt, "since"), DueAt: moments.Draw(rt, "due"), Hold: times.Draw(rt, "hold"),
+			Snapshot: core.SnapshotID(texts.Draw(rt, "snapshot of the run")),
+		}
+	}},
+	"NoteSnapshot": {draw: func(rt *rapid.T, box core.Sandbox) core.SandboxTransition {
+		return core.NoteSnapshot{
+			Instance: as(rt, "instance", box.Instance, instances), Run: core.RunID(as(rt, "latest", string(box.LatestRun), texts)),
+			Snapshot: core.SnapshotID(nonces.Draw(rt, "noted")),
 		}
 	}},
 }

@@ -10,7 +10,8 @@ import (
 
 // Site is a provider and what its checks need to know of it.
 type Site struct {
-	Provider core.Provider
+	Provider  core.Provider
+	Snapshots core.Snapshotter // nil: it takes none, and that is not checked
 	// Spec is a sandbox that can be made; the checks give it tokens.
 	Spec core.TaskSpec
 	// Unknown is where no sandbox has ever been.
@@ -132,6 +133,74 @@ func Provider(t *testing.T, open func(t *testing.T) Site) {
 		found, err := s.Provider.Resume(over(t), at)
 		if err == nil {
 			t.Errorf("resume = %+v, want an error", found)
+		}
+	})
+}
+
+// Snapshots checks the contract of [core.Snapshotter].
+func Snapshots(t *testing.T, open func(t *testing.T) Site) {
+	taken := func(t *testing.T, s Site, token core.InstanceID, name string) (core.Sandbox, core.SnapshotID) {
+		t.Helper()
+		at := s.made(t, string(token))
+		box := core.Sandbox{Key: "key", Instance: token, TaskARN: at.TaskARN, Cluster: at.Cluster, Container: at.Container}
+		s.begun(t, at, "r1")
+		id, err := s.Snapshots.Snapshot(t.Context(), box, name)
+		must(t, err)
+		return box, id
+	}
+	restored := func(t *testing.T, s Site, token string, id core.SnapshotID) (string, error) {
+		spec := s.Spec
+		spec.Token = token
+		return s.Snapshots.Restore(t.Context(), spec, id)
+	}
+	t.Run("Snapshot of one sandbox under one name is one copy, under another another", func(t *testing.T) {
+		s := open(t)
+		box, one := taken(t, s, "i1", "after-run-r1")
+		again, err := s.Snapshots.Snapshot(t.Context(), box, "after-run-r1")
+		must(t, err)
+		equal(t, "asked again", again, one)
+		other, err := s.Snapshots.Snapshot(t.Context(), box, "after-setup")
+		must(t, err)
+		if other == one || one == "" {
+			t.Errorf("two names, and copies %q and %q", one, other)
+		}
+	})
+	t.Run("Restore makes a sandbox with the copy's disk for a token, once, also when the first is gone", func(t *testing.T) {
+		s := open(t)
+		box, id := taken(t, s, "i1", "after-run-r1")
+		at := core.ExecTarget{Cluster: box.Cluster, TaskARN: box.TaskARN, Container: box.Container}
+		s.begun(t, at, "r2") // after the copy
+		_, err := s.Provider.Stop(t.Context(), at.Cluster, at.TaskARN, "sandkeeper: a test")
+		must(t, err)
+		first, err := restored(t, s, "i2", id)
+		must(t, err)
+		again, err := restored(t, s, "i2", id)
+		must(t, err)
+		equal(t, "asked again under its token", again, first)
+		if at.TaskARN = first; first == box.TaskARN {
+			t.Error("restored into the sandbox that it is a copy of")
+		}
+		s.settles(t, at, core.ResumeRunning)
+		if !s.begun(t, at, "r1").Already || s.begun(t, at, "r2").Already {
+			t.Error("the disk is not as it was when it was copied")
+		}
+	})
+	t.Run("DropSnapshots lets go of a key's copies but one, and Restore of another makes nothing", func(t *testing.T) {
+		s := open(t)
+		box, old := taken(t, s, "i1", "after-setup")
+		kept, err := s.Snapshots.Snapshot(t.Context(), box, "after-run-r1")
+		must(t, err)
+		for _, key := range []core.SandboxKey{"key", "key", "another key"} {
+			must(t, s.Snapshots.DropSnapshots(t.Context(), key, kept))
+		}
+		if _, err := restored(t, s, "i2", old); !errors.Is(err, core.ErrSnapshotGone) {
+			t.Errorf("restore of a copy that was dropped: %v", err)
+		}
+		_, err = restored(t, s, "i2", kept)
+		must(t, err)
+		must(t, s.Snapshots.DropSnapshots(t.Context(), "key", ""))
+		if _, err := restored(t, s, "i3", kept); !errors.Is(err, core.ErrSnapshotGone) {
+			t.Errorf("restore of the last copy that was dropped: %v", err)
 		}
 	})
 }

@@ -1,0 +1,96 @@
+package mem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+)
+
+// fleetSnapshot is a copy of a task's disk: the claims of the runs whose agents had begun.
+type fleetSnapshot struct {
+	key      core.SandboxKey
+	instance core.InstanceID
+	name     string
+	claimed  map[core.RunID]bool
+}
+
+var _ core.Snapshotter = View{}
+
+// Snapshot copies a task's disk.
+func (v View) Snapshot(ctx context.Context, box core.Sandbox, name string) (core.SnapshotID, error) {
+	id := core.SnapshotID(fmt.Sprintf("snap-%s-%s", box.Instance, name))
+	err := v.call(ctx, "take snapshot", func() error {
+		if _, ok := v.snapshots[id]; ok {
+			return nil
+		}
+		t, ok := v.tasks[box.TaskARN]
+		if !ok || t.life != core.TaskLives {
+			return errors.New("take snapshot: its task does not run")
+		}
+		v.snapshots[id] = fleetSnapshot{box.Key, box.Instance, name, t.claims()}
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return id, nil
+}
+
+// claims are the runs whose agents have begun on a task's disk.
+func (t *fleetTask) claims() map[core.RunID]bool {
+	out := map[core.RunID]bool{}
+	for run := range t.claimed {
+		out[run] = true
+	}
+	for run, a := range t.agents {
+		if a.begun || a.blocked {
+			out[run] = true
+		}
+	}
+	return out
+}
+
+// Restore runs a task with a copy's disk, once for each token.
+func (v View) Restore(ctx context.Context, spec core.TaskSpec, id core.SnapshotID) (string, error) {
+	var arn string
+	err := v.call(ctx, "restore task", func() error {
+		copied, ok := v.snapshots[id]
+		if !ok {
+			return fmt.Errorf("restore task from %s: %w", id, core.ErrSnapshotGone)
+		}
+		arn = v.run(spec.Token, spec.StartedBy)
+		v.tasks[arn].claimed = copied.claimed
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return arn, nil
+}
+
+// DropSnapshots forgets a key's copies, but keep.
+func (v View) DropSnapshots(ctx context.Context, key core.SandboxKey, keep core.SnapshotID) error {
+	return v.call(ctx, "drop snapshots", func() error {
+		for id, s := range v.snapshots {
+			if s.key == key && id != keep {
+				delete(v.snapshots, id)
+			}
+		}
+		return nil
+	})
+}
+
+// Snapshots lists the copies that are kept, in order.
+func (f *Fleet) Snapshots() []core.SnapshotID {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []core.SnapshotID
+	for id := range f.snapshots {
+		out = append(out, id)
+	}
+	slices.Sort(out)
+	return out
+}
