@@ -41,7 +41,7 @@ import (
 // Options say what a host reaches, and how.
 type Options struct {
 	// AWS is the host's configuration. Its role must be allowed what the session function's
-	// is: the stack's outputs name the resources, infra/roles.go the actions.
+	// is: the stack's outputs name the resources, infra/sandkeeper/roles.go the actions.
 	AWS aws.Config
 	// ECS is where ECS is, if it is elsewhere than AWS says; nil: there.
 	ECS *string
@@ -58,7 +58,7 @@ type Options struct {
 // needed are the outputs that it reads.
 var needed = []names.Output{
 	names.OutRunsTable, names.OutSandboxesTable, names.OutCheckpoints, names.OutBucket, names.OutReclaimQueue, names.OutEventBus,
-	names.OutCluster, names.OutCheckpoint, names.OutTools, names.OutReapFunction, names.OutInstall,
+	names.OutCluster, names.OutCheckpoint, names.OutTools, names.OutReapFunction, names.OutInstall, names.OutLimits,
 }
 
 // Open wires the session API to an installation, and looks at the clock. The tenant of a
@@ -69,19 +69,22 @@ func Open(ctx context.Context, o Options) (client.API, error) {
 			return nil, fmt.Errorf("open session: want the stack's output %s", key)
 		}
 	}
+	limits, err := core.ReadLimits(o.Outputs[string(names.OutLimits)])
+	if err != nil {
+		return nil, fmt.Errorf("open session: %w", err)
+	}
 	h := &host{}
-	h.session = o.session(&h.clock)
+	h.session = o.session(&h.clock, limits)
 	return h, h.ready(ctx)
 }
 
 // session is the wiring of the session function.
-func (o Options) session(c *clock) *core.Session {
+func (o Options) session(c *clock, limits core.Limits) *core.Session {
 	out := func(key names.Output) string { return o.Outputs[string(key)] }
 	atECS := o.AWS.Copy()
 	if o.ECS != nil {
 		atECS.BaseEndpoint = o.ECS
 	}
-	limits := core.DefaultLimits
 	db := dynamodb.NewFromConfig(o.AWS, func(d *dynamodb.Options) { d.APIOptions = append(d.APIOptions, c.watch) })
 	runs, boxes := ddb.NewRuns(db, out(names.OutRunsTable)), ddb.NewSandboxes(db, out(names.OutSandboxesTable))
 	transactions := ddb.NewTransactions(db, out(names.OutRunsTable), out(names.OutSandboxesTable))

@@ -3,6 +3,7 @@ package inprocess_test
 import (
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -20,7 +21,8 @@ import (
 
 var outputs = map[string]string{
 	"RunsTable": "runs", "SandboxesTable": "sandboxes", "CheckpointsTable": "checkpoints", "LogBucket": "log", "ReclaimQueueUrl": "queue",
-	"EventBus": "default", "ClusterArn": "c", "CheckpointFunction": "checkpoint", "ReapFunction": "reap", "ToolsFunction": "tools", "Install": "test",
+	"EventBus": "default", "ClusterArn": "c", "CheckpointFunction": "checkpoint", "ToolsFunction": "tools", "ReapFunction": "reap", "Install": "test",
+	"Limits": `{"runTTL":"8h"}`,
 }
 
 // stores answer that there is no item, at a time that is off by ahead.
@@ -85,6 +87,17 @@ func TestRefusalsAreThoseOfTheFunction(t *testing.T) {
 		if e, ok := errors.AsType[*client.RefusedError](err); !ok || e.Code != code || e.Message == "" || strings.HasPrefix(e.Message, string(code)) {
 			t.Errorf("%v, want %s", err, code)
 		}
+	}
+}
+
+// TestTheLimitsAreTheInstallations: a host in process keeps to what the stack chose, and
+// does not begin with limits that it cannot read.
+func TestTheLimitsAreTheInstallations(t *testing.T) {
+	o := options(t, &stores{})
+	o.Outputs = maps.Clone(outputs)
+	o.Outputs["Limits"] = `{"runTTL":"soon"}`
+	if _, err := inprocess.Open(t.Context(), o); err == nil || !strings.Contains(err.Error(), "runTTL") {
+		t.Errorf("limits that cannot be read: %v", err)
 	}
 }
 
