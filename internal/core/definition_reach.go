@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // SecretPlan names a secret, and where its value is kept. It is written as an object, or
@@ -108,7 +109,7 @@ const (
 	maxTools       = 50       // of a definition
 	maxToolText    = 4 << 10  // bytes of a description
 	maxToolSchema  = 16 << 10 // bytes
-	maxToolSeconds = int64(300)
+	maxToolSeconds = int64(MaxToolTimeout / time.Second)
 )
 
 var (
@@ -198,15 +199,6 @@ func describesObject(schema json.RawMessage) bool {
 	return len(schema) == 0 || json.Unmarshal(schema, &members) == nil && (members.Type == nil || string(members.Type) == `"object"`)
 }
 
-// empty reports whether everything is allowed.
-func (p PolicyPlan) empty() bool {
-	rules := 0
-	for _, r := range []RulePlan{p.Commands, p.Write, p.Reach} {
-		rules += len(r.Allow) + len(r.Deny)
-	}
-	return rules == 0 && p.Default != VerdictDeny
-}
-
 func (p PolicyPlan) check() error {
 	if !slices.Contains([]Verdict{VerdictDefault, VerdictAllow, VerdictDeny}, p.Default) {
 		return fmt.Errorf("policy.default: want allow or deny, got %.80q", p.Default)
@@ -218,7 +210,7 @@ func (r RulePlan) check(what string) error {
 	return cmp.Or(checkGlobs(what+".allow", r.Allow), checkGlobs(what+".deny", r.Deny))
 }
 
-// Empty reports whether a policy says nothing.
+// Empty reports whether a policy allows everything.
 func (p PolicyPlan) Empty() bool {
 	rules := 0
 	for _, r := range []RulePlan{p.Commands, p.Write, p.Reach} {

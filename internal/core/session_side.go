@@ -57,7 +57,7 @@ func (d Definition) side(bound []ToolBinding) *Side {
 			side.Tools = append(side.Tools, SideTool{Name: t.Name, Description: t.Description, InputSchema: t.InputSchema})
 		}
 	}
-	if !d.Policy.empty() {
+	if !d.Policy.Empty() {
 		side.Policy = &d.Policy
 	}
 	if f := d.FileEvents; f.Enabled {

@@ -2,7 +2,6 @@ package mcptools
 
 import (
 	"encoding/json"
-	"fmt"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/policy"
@@ -27,26 +26,13 @@ func FromSide(side core.Side, root string) (Config, error) {
 	if side.Policy == nil {
 		return c, nil
 	}
-	p, err := policyOf(*side.Policy)
-	if err != nil {
-		return Config{}, err
+	plan := side.Policy
+	p := policy.Policy{
+		Commands: policy.Rules(plan.Commands), Write: policy.Rules(plan.Write), Reach: policy.Rules(plan.Reach), Default: string(plan.Default),
 	}
 	c.Permit = func(tool string, input json.RawMessage) (bool, string) {
 		d := policy.Decide(p, policy.Request{Tool: tool, Input: input, Root: root})
 		return d.Allow, d.Reason
 	}
 	return c, nil
-}
-
-// policyOf reads a definition's policy, which has the same form.
-func policyOf(plan core.PolicyPlan) (policy.Policy, error) {
-	var p policy.Policy
-	text, err := json.Marshal(plan)
-	if err == nil {
-		err = core.DecodeStrict(text, &p)
-	}
-	if err != nil {
-		return policy.Policy{}, fmt.Errorf("read policy: %w", err)
-	}
-	return p, nil
 }

@@ -18,7 +18,6 @@ import (
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/mcptools"
-	"github.com/sandkeeper/sandkeeper/internal/policy"
 	"github.com/sandkeeper/sandkeeper/internal/secretdir"
 	"github.com/sandkeeper/sandkeeper/internal/toolwire"
 	"github.com/sandkeeper/sandkeeper/internal/transfer"
@@ -190,16 +189,12 @@ func (c *companion) serve(ctx context.Context) {
 	if len(c.Tools) == 0 && c.Policy == nil {
 		return
 	}
-	config := mcptools.Config{Token: cmp.Or(c.Token, mcptools.NewToken()), Addr: c.Addr}
-	for _, t := range c.Tools {
-		config.Tools = append(config.Tools, toolwire.Tool{Name: t.Name, Description: t.Description, InputSchema: t.InputSchema})
+	config, err := mcptools.FromSide(c.Side, c.Root)
+	if err != nil {
+		c.log.Error("serve tools", "err", err)
+		return
 	}
-	if c.client != nil {
-		config.Caller = c.client
-	}
-	if c.Policy != nil {
-		config.Permit = permit(*c.Policy, c.Root)
-	}
+	config.Token, config.Addr = cmp.Or(c.Token, mcptools.NewToken()), c.Addr
 	addr, err := mcptools.Serve(ctx, config)
 	if err != nil {
 		c.log.Error("serve tools", "err", err)
@@ -211,17 +206,6 @@ func (c *companion) serve(ctx context.Context) {
 		return
 	}
 	c.say(Said{Ready: &Ready{Addr: addr, URL: mcptools.Endpoint(addr), Token: config.Token, Agents: string(text)}})
-}
-
-// permit answers an agent's requests for permission from the definition's policy.
-func permit(plan core.PolicyPlan, root string) func(tool string, input json.RawMessage) (bool, string) {
-	p := policy.Policy{
-		Commands: policy.Rules(plan.Commands), Write: policy.Rules(plan.Write), Reach: policy.Rules(plan.Reach), Default: string(plan.Default),
-	}
-	return func(tool string, input json.RawMessage) (bool, string) {
-		d := policy.Decide(p, policy.Request{Tool: tool, Input: input, Root: root})
-		return d.Allow, d.Reason
-	}
 }
 
 // watch has changes of files written down until it is stopped.
