@@ -15,7 +15,8 @@ import (
 // Hook names what a hook function is told of.
 type Hook string
 
-// The hooks. Ready is waited for; the others are told at least once, some time later.
+// The hooks. Ready is waited for; the others are told some time later: twice where a step
+// is repeated, and not at all where Lambda does not take the call, which is logged.
 const (
 	HookReady     Hook = "ready"     // a sandbox is ready for its run's agent
 	HookError     Hook = "error"     // a host gave a run up, or its start failed
@@ -65,21 +66,39 @@ func hookOf(hook Hook, r Run, detail any) ([]byte, error) {
 	return json.Marshal(HookEvent{Hook: hook, Tenant: r.Tenant, Run: r.RunKey.Run, Thread: r.Thread, SandboxKey: r.SandboxKey, Detail: detail})
 }
 
-// hookWithin bounds a hook that is waited for.
+// hookWithin bounds a hook that is waited for, and handing over one that is not.
 const hookWithin = 15 * time.Second
 
-// tellHook has a hook told. That it cannot be is no reason for anything: it is logged.
-func tellHook(ctx context.Context, functions Functions, function string, hook Hook, r Run, detail any, log *slog.Logger) {
-	if function == "" || functions == nil {
+// hookTeller tells hooks that nobody waits for.
+type hookTeller struct {
+	functions Functions    // nil: none is told
+	log       *slog.Logger // may be nil
+}
+
+// tell has a run's hook told. That it cannot be is no reason for anything: it is logged.
+func (h hookTeller) tell(ctx context.Context, hook Hook, r Run, detail any) {
+	function := r.Hooks.function(hook)
+	if function == "" || h.functions == nil {
 		return
 	}
 	payload, err := hookOf(hook, r, detail)
 	if err == nil {
-		err = functions.InvokeAsync(context.WithoutCancel(ctx), function, payload)
+		until, cancel := context.WithTimeout(context.WithoutCancel(ctx), hookWithin)
+		defer cancel()
+		err = h.functions.InvokeAsync(until, function, payload)
 	}
-	if err != nil && log != nil {
-		log.WarnContext(ctx, "tell hook", "hook", string(hook), "run", r.RunKey.String(), "err", err)
+	h.failed(ctx, hook, r.RunKey, err)
+}
+
+func (h hookTeller) failed(ctx context.Context, hook Hook, key RunKey, err error) {
+	if err != nil && h.log != nil {
+		h.log.WarnContext(ctx, "tell hook", "hook", string(hook), "run", key.String(), "err", err)
 	}
+}
+
+// function is the one that hears of a hook; empty: none.
+func (p HookPlan) function(hook Hook) string {
+	return map[Hook]string{HookReady: p.Ready, HookError: p.Error, HookDestroyed: p.Destroyed, HookFile: p.File}[hook]
 }
 
 // readyHook tells the definition's ready hook that the agent may begin, and waits for its
@@ -88,6 +107,9 @@ func (s *Session) readyHook(ctx context.Context, st *starting) (waiting string, 
 	r, function := st.run, st.run.Hooks.Ready
 	if function == "" || r.Start.HookedAt != 0 || r.Start.AskedAt != 0 {
 		return "", nil
+	}
+	if s.Functions == nil {
+		return "", &startError{"hook-failed", errors.New("this session calls no functions")}
 	}
 	payload, err := hookOf(HookReady, r, ReadyDetail{st.ensured(), r.Start.Restored, r.Instance, r.TaskARN})
 	if err != nil {

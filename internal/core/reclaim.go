@@ -565,12 +565,13 @@ func (c *Reclaimer) tellDestroyed(ctx context.Context, job ReclaimJob, row Ledge
 	if c.Functions == nil {
 		return
 	}
-	r, err := c.Runs.Run(ctx, RunKey{Tenant: row.Tenant, Run: cmp.Or(job.Run, row.Run)})
+	hooks, key := hookTeller{c.Functions, c.Logger}, RunKey{Tenant: row.Tenant, Run: cmp.Or(job.Run, row.Run)}
+	r, err := c.Runs.Run(ctx, key)
 	if err != nil {
-		return // without its record there is no hook
+		hooks.failed(ctx, HookDestroyed, key, ignoreNotFound(err)) // without its record there is no hook
+		return
 	}
-	detail := DestroyedDetail{row.Instance, row.TaskARN, cmp.Or(row.Why, describe(task))}
-	tellHook(ctx, c.Functions, r.Hooks.Destroyed, HookDestroyed, r, detail, c.Logger)
+	hooks.tell(ctx, HookDestroyed, r, DestroyedDetail{row.Instance, row.TaskARN, cmp.Or(row.Why, describe(task))})
 }
 
 // stopped closes the row if ECS says that the task is gone, and takes the mark off

@@ -24,8 +24,8 @@ type Session struct {
 	Notes       Notes
 	Keeper      ThreadKeeper  // nil: no checkpoints are kept
 	Definitions Definitions   // nil: only those that requests bring
-	History     ThreadHistory // nil: runs are not listed
-	Functions   Functions     // nil: no hook is told
+	History     ThreadHistory // what List reads
+	Functions   Functions     // nil: no hook is told, and a start that has a ready hook fails
 	Secrets     Secrets       // nil: no secret has a value of its own
 	ToolsURL    AgentURL      // where agents reach the tools function; nil: there is none
 	// HostFunctions are the functions that definitions may name as tools and hooks.
@@ -63,6 +63,8 @@ func (s *Session) log() *slog.Logger {
 	}
 	return s.Logger
 }
+
+func (s *Session) hooks() hookTeller { return hookTeller{s.Functions, s.log()} }
 
 func (s *Session) runs() Runs     { return s.Launcher.Runs }
 func (s *Session) limits() Limits { return s.Launcher.Limits }

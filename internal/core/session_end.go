@@ -77,7 +77,7 @@ func (s *Session) Fail(ctx context.Context, q FailRequest) (EndReport, error) {
 	}
 	report, err := s.endOrLeave(ctx, r, EndRun{Reason: EndFailed, Error: new(RunError(q.Error))}, "error")
 	if err == nil && r.Ending == nil {
-		tellHook(ctx, s.Functions, r.Hooks.Error, HookError, r, ErrorDetail(q.Error), s.log())
+		s.hooks().tell(ctx, HookError, r, ErrorDetail(q.Error))
 	}
 	return report, err
 }

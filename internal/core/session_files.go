@@ -128,17 +128,22 @@ func (s *Session) tellFiles(ctx context.Context, r Run, from int64, data []byte)
 	}
 	detail := FileDetail{From: from}
 	size := 0
+	tell := func() {
+		if len(detail.Events) > 0 {
+			s.hooks().tell(ctx, HookFile, r, detail)
+		}
+		detail, size = FileDetail{From: from}, 0
+	}
 	for line := range bytes.Lines(data) {
-		if size+len(line) > maxHookEvents && size > 0 {
-			tellHook(ctx, s.Functions, r.Hooks.File, HookFile, r, detail, s.log())
-			detail, size = FileDetail{From: from}, 0
+		if size+len(line) > maxHookEvents {
+			tell()
 		}
 		from += int64(len(line))
 		if size += len(line); json.Valid(line) && len(line) <= maxHookEvents {
 			detail.Events = append(detail.Events, json.RawMessage(bytes.TrimSpace(line)))
 		}
 	}
-	tellHook(ctx, s.Functions, r.Hooks.File, HookFile, r, detail, s.log())
+	tell()
 }
 
 var errFilesRewritten = errors.New("the object is not what was stored")

@@ -246,6 +246,37 @@ func TestTheFileHookIsToldOfWhatTheHostSees(t *testing.T) {
 		if got := strings.Join(hooks.told, ", "); !strings.HasPrefix(got, "0+2, ") || !strings.HasSuffix(got, "+1") {
 			t.Errorf("told %s", got)
 		}
+		// One that no call takes is told by none, not even an empty one.
+		before, long := len(hooks.told), strings.Replace(change, `"a"`, `"`+strings.Repeat("c", 201<<10)+`"`, 1)
+		h.fleet.Touch("r", long)
+		for end := tail.From + int64(len(long)); tail.From < end; {
+			if report, err = session().Tail(t.Context(), tail); err != nil || report.Next == tail.From {
+				t.Fatal(report, err)
+			}
+			tail.From = report.Next
+		}
+		if told := hooks.told[before:]; len(told) > 0 {
+			t.Errorf("told %s", told)
+		}
+	})
+}
+
+// TestAReadyHookThatNobodyCanCallFailsTheStart, rather than be left out.
+func TestAReadyHookThatNobodyCanCallFailsTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHosting(t)
+		s := h.self()
+		s.HostFunctions = []string{"on-ready"}
+		q := startOf("r", "host")
+		q.Definition.Hooks.Ready = "on-ready"
+		var err error
+		for range 20 {
+			if _, err = s.Start(t.Context(), q); err != nil {
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		refusedFor(t, "start", err, "hook-failed")
 	})
 }
 

@@ -87,7 +87,7 @@ func (s *Session) giveUp(ctx context.Context, r Run, failed *startError) error {
 	if _, err := s.end(ctx, r, why); err != nil {
 		s.log().WarnContext(ctx, "end run", "phase", "error", "run", r.RunKey.String(), "err", err)
 	}
-	tellHook(ctx, s.Functions, r.Hooks.Error, HookError, r, ErrorDetail(*why.Error), s.log())
+	s.hooks().tell(ctx, HookError, r, ErrorDetail(*why.Error))
 	return &RefusedError{Op: "start", Record: "run " + r.RunKey.String() + ": " + message, Why: failed.code}
 }
 
