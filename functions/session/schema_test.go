@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -254,6 +255,32 @@ func TestDocument(t *testing.T) {
 	isWritten(t, "../../docs/session-api.md", document(t))
 }
 
+// TestEveryCodeOfAFailedStartIsListed, as the core's source has them.
+func TestEveryCodeOfAFailedStartIsListed(t *testing.T) {
+	files, err := filepath.Glob("../../internal/core/*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	codes := map[string]bool{core.ReasonAgentMissing: true}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range regexp.MustCompile(`startError\{"([a-z-]+)"`).FindAllStringSubmatch(string(text), -1) {
+			codes[found[1]] = true
+		}
+	}
+	for code := range codes {
+		if !slices.Contains(operations["start"].refuses, code) {
+			t.Errorf("start may be refused as %s, and does not say so", code)
+		}
+	}
+	if len(codes) < 5 {
+		t.Errorf("%d codes are found", len(codes))
+	}
+}
+
 // isWritten holds a page to what the types say.
 func isWritten(t *testing.T, page string, want []byte) {
 	t.Helper()
@@ -311,9 +338,10 @@ that very one. This page is made from the Go types; a test holds it to them (` +
 - ` + "`hooks`" + ` and ` + "`tools`" + ` name Lambda functions that the stack lists in the context ` + "`hostFunctions`" + `, spelt the same; another is refused. A hook gets
   ` + "`{hook, tenant, run, thread, sandboxKey, detail}`" + `. ` + "`ready`" + ` is called before the agent begins and must answer within 15 seconds: its failure
   fails the start, and ends a sandbox that was made for it; one that cannot be reached is called again. ` + "`error`" + ` tells of a start that failed and of a run
-  that its host gave up, ` + "`destroyed`" + ` of a task that has ended; both at least once.
+  that its host gave up, ` + "`destroyed`" + ` of a task that has ended, ` + "`file`" + ` of changed files that a host has just read: later, twice where a step is repeated,
+  and not where Lambda does not take the call, which is logged.
 - The workspace, the policy, tools, file events and secrets with ` + "`from`" + ` need ` + "`sandkeeper-agent`" + ` in the image; without it the start fails
-  as ` + "`agent-missing`" + ` or ` + "`agent-not-started`" + `.
+  as ` + "`agent-missing`" + ` where a workspace is set up, else as ` + "`agent-not-started`" + `.
 - A workspace is stored only beside a conversation: a start that says ` + "`\"conversation\": \"none\"`" + ` and whose checkpoint policy is not ` + "`none`" + ` is refused.
 - ` + "`idleTtlSeconds`" + ` and the hooks are those of the run that used the sandbox last.
 
