@@ -20,6 +20,9 @@ const (
 	// spoolQuiet is how long a spool into which nothing comes is believed to have all, and
 	// the pace from then on.
 	spoolQuiet = 2 * time.Minute
+	// spoolRouse is how long a host that has come back waits for the spool's next piece,
+	// before one question to the sandbox tells it that somebody follows again.
+	spoolRouse = 3 * time.Second
 	// waitLeast is the shortest wait in a sandbox that is worth its question, and waitSpare
 	// what a question takes beside it.
 	waitLeast = 3 * time.Second
@@ -49,8 +52,8 @@ func (s *Session) next(ctx context.Context, from int64, r Run, wait time.Duratio
 	if s.Spool != nil {
 		spooled = SpoolReader{s.Spool, s.limits().Page, s.log()}.Page(ctx, q)
 		page = PageReply{Data: spooled.Data, End: true, Size: spooled.End}
+		s.tails.spooled(r.RunKey, spooled.End)
 		if r.LogEnd+int64(len(page.Data)) > from {
-			s.tails.spooled(r.RunKey, spooled.End)
 			return page, fromSpool, nil
 		}
 	}
@@ -120,6 +123,8 @@ type tail struct {
 	size  int64     // of the journal then
 	since time.Time // since when there is output that the log lacks
 	late  bool      // the spool did not have what the journal had
+	epoch int64     // under which it is tailed
+	begun time.Time // when that was first seen
 }
 
 // tailsMost is how many runs are remembered.
@@ -148,11 +153,14 @@ func (t *tails) with(key RunKey, do func(*tail)) {
 // journal was the last time.
 func (t *tails) ask(r Run, newest Millis) (size int64, now bool) {
 	t.with(r.RunKey, func(k *tail) {
+		if k.epoch != r.Epoch {
+			k.epoch, k.begun = r.Epoch, time.Now()
+		}
 		pace := tailPace
 		switch {
 		case r.ExitedAt != 0 && nowMillis() < r.ExitedAt.Add(tailEndFor):
 			pace = tailEnd
-		case newest == 0 || k.late:
+		case newest == 0 || k.late || k.rouses(newest):
 		case nowMillis() < newest.Add(spoolQuiet):
 			return
 		default:
@@ -166,12 +174,18 @@ func (t *tails) ask(r Run, newest Millis) (size int64, now bool) {
 	return size, now
 }
 
+// rouses tells whether the run was come back to, and its spool has not said anything since:
+// the sandbox may believe that nobody follows, until it has been asked once.
+func (k *tail) rouses(newest Millis) bool {
+	return k.epoch > 1 && newest < MillisOf(k.begun) && k.asked.Before(k.begun) && time.Since(k.begun) >= spoolRouse
+}
+
 // answered remembers what the sandbox has said.
 func (t *tails) answered(key RunKey, size, spooled int64) {
 	t.with(key, func(k *tail) { k.size, k.late = size, size > spooled })
 }
 
-// spooled remembers that the spool has news.
+// spooled remembers how far the spool is.
 func (t *tails) spooled(key RunKey, end int64) {
 	t.with(key, func(k *tail) { k.late = k.late && end < k.size })
 }

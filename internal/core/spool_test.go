@@ -249,6 +249,49 @@ func TestATailTakesTheSpoolsBytes(t *testing.T) {
 	})
 }
 
+// TestAHostThatComesBackRousesTheSpool: nobody watched, so that the sandbox spooled nothing
+// of late. It is asked once, and told so that somebody follows; then its pieces are waited
+// for.
+func TestAHostThatComesBackRousesTheSpool(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHosting(t)
+		h.ready(startOf("r", "one"))
+		p := h.store.NewProcess(mem.Faults{})
+		s := h.session(p)
+		s.Spool = p
+		h.fleet.Write("r", "first\n")
+		h.store.Spool(key("r"), 0, []byte("first\n"))
+		time.Sleep(time.Second)
+		_, err := s.Detach(t.Context(), core.HostRequest{RunKey: key("r"), Host: hostOf("one")})
+		h.must(err)
+		h.fleet.Write("r", "second\n")
+		time.Sleep(10 * time.Second)
+		_, err = s.Attach(t.Context(), core.AttachRequest{RunKey: key("r"), Host: hostOf("two")})
+		h.must(err)
+		begun := time.Now()
+		var seen []byte
+		for time.Since(begun) < time.Minute {
+			report, err := s.Tail(t.Context(), core.TailRequest{RunKey: key("r"), Host: hostOf("two"), From: int64(len(seen)), WaitSeconds: 25})
+			h.must(err)
+			if seen = append(seen, report.Data...); string(seen) == "first\nsecond" && len(report.Data) > 0 {
+				h.store.Spool(key("r"), 6, []byte("second\n")) // as the companion does once it was roused
+			}
+			if string(seen) == "first\nsecond" && begun.Add(10*time.Second).Before(time.Now()) {
+				break
+			}
+		}
+		pages := 0
+		for _, call := range p.Calls() {
+			if call == "page" {
+				pages++
+			}
+		}
+		if took := time.Since(begun); string(seen) != "first\nsecond" || pages != 1 || took > 40*time.Second {
+			t.Errorf("seen %q after %s and %d pages", seen, took, pages)
+		}
+	})
+}
+
 // TestAChattyJournalCostsFourQuestionsAMinute where there is no spool, and a quiet one no
 // more; each line is given out once.
 func TestAChattyJournalCostsFourQuestionsAMinute(t *testing.T) {

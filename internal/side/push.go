@@ -49,15 +49,14 @@ type Pusher struct {
 
 	at     int64
 	inode  uint64
-	seen   time.Time // the last sign that somebody watches
-	pushed time.Time
+	seen   time.Time // the last sign that somebody watches; zero: none
+	pushed time.Time // when the last piece was; zero: the first is pushed at once, and tells
 	buf    []byte
 }
 
 // Run pushes until ctx ends, or, once it has been told where the journal ends, until all
 // of it is there, which is nil. What will not heal is an error: it has given up.
 func (p *Pusher) Run(ctx context.Context, end <-chan int64) error {
-	p.seen = time.Now()
 	p.recall()
 	var last *int64
 	var fails int
@@ -156,6 +155,7 @@ func (p *Pusher) push(ctx context.Context, size int64) error {
 		return err
 	}
 	p.at, p.pushed = p.at+int64(len(data)), time.Now()
+	p.seen = time.Time{} // whoever follows the journal without having the run leaves his mark
 	if answer.Watched {
 		p.seen = p.pushed
 	}
