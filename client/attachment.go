@@ -51,11 +51,22 @@ func Start(ctx context.Context, api API, q StartRequest) (*Attachment, StartRepo
 		case report.State == Ready:
 			return attached(ctx, api, q.RunKey, q.Host), report, nil
 		}
-		if err := pause(ctx, stepPause); err != nil {
+		step := stepPause
+		if report.Waiting == waitsForTask {
+			step = taskPause
+		}
+		if err := pause(ctx, step); err != nil {
 			return nil, report, err
 		}
 	}
 }
+
+// waitsForTask is what a start waits for most often, half a minute: each call in it costs,
+// and does not make it shorter.
+const (
+	waitsForTask = "task"
+	taskPause    = 3 * time.Second
+)
 
 // Attach takes a run that is under way, as the host comes back or another takes over.
 func Attach(ctx context.Context, api API, q AttachRequest) (*Attachment, RenewReport, error) {

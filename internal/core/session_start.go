@@ -160,6 +160,9 @@ func (s *Session) begin(ctx context.Context, st *starting) error {
 			return err
 		}
 	}
+	if now := nowMillis(); r.AttachedUntil > now.Add(s.limits().Attachment*2/3) {
+		return nil // renewed a moment ago; whatever this call writes is conditional on the claim
+	}
 	renewed, err := s.runs().Update(ctx, r.RunKey, Renew{Epoch: r.Epoch, Until: nowMillis().Add(s.limits().Attachment)})
 	if err != nil {
 		return lostClaim("start", r.RunKey, err)
@@ -467,6 +470,9 @@ func (s *Session) restoreHead(ctx context.Context, st *starting) (waiting string
 // startAgent begins the agent, once. Order: that it may begin is written first, under
 // the same condition as a decision to end the run, so that of the two one is refused.
 func (s *Session) startAgent(ctx context.Context, st *starting) (waiting string, err error) {
+	if s.pending(ctx, st.run) {
+		return "task", nil
+	}
 	env, err := s.secretsOf(ctx, st) // before it may begin: without them it does not
 	if err != nil {
 		return "", err
@@ -500,6 +506,16 @@ func (s *Session) startAgent(ctx context.Context, st *starting) (waiting string,
 	start := st.run.Start
 	start.ReadyAt = nowMillis()
 	return "", s.note(ctx, st, start)
+}
+
+// pending reports whether ECS says that the run's new sandbox cannot be entered yet, which
+// most calls of a start would find out by trying. Whatever else it says is found out so.
+func (s *Session) pending(ctx context.Context, r Run) bool {
+	if r.Start.Resumed || r.Start.AskedAt != 0 {
+		return false
+	}
+	tasks, err := s.Launcher.Describer.Describe(ctx, r.Cluster, []string{r.TaskARN})
+	return err == nil && len(tasks) == 1 && tasks[0].Life == TaskLives && tasks[0].Agents[r.Container].Status == "PENDING"
 }
 
 // unstarted tells whether an agent that was not heard of may still begin. Only what the
