@@ -97,7 +97,7 @@ func writeUnits(size int) float64 { return float64(max(1, (size+kilo-1)/kilo)) }
 // indexWrites counts what a write of an item writes into the sparse indexes: a row
 // that comes, goes or changes what is projected, and two where its key moves.
 func indexWrites(before, after attributes) (n float64) {
-	for _, index := range [][]string{{names.DetachedShard, names.DetachedSince}, {names.DueShard, names.DueAt, names.DueKind}} {
+	for _, index := range [][]string{{names.DetachedShard, names.DetachedSince}, {names.DueShard, names.DueAt, names.DueKind}, {names.ThreadKey, names.StartedAt}} {
 		old, now := projected(before, index), projected(after, index)
 		switch {
 		case old == now:

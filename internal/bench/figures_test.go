@@ -92,6 +92,7 @@ var parts = []part{
 	{"nudged exit", false, nudged},
 	{"cancelled", false, cancelled},
 	{"tailed", false, tailed},
+	{"price of a run", false, runPrice},
 	{"memory", false, memory},
 	{"bucket share", false, bucketShare},
 	{"checkpoints of large files", false, ofLargeFiles},
