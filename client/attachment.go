@@ -121,6 +121,9 @@ func (a *Attachment) Output(ctx context.Context, from int64) iter.Seq2[Line, err
 		ctx, release := a.held(ctx)
 		defer release()
 		for line, err := range Follow(ctx, a.api, TailRequest{RunKey: a.RunKey, Host: a.Host, From: from}) {
+			if errors.Is(err, ErrCancelled) {
+				a.lose(ErrCancelled)
+			}
 			if !yield(line, err) {
 				return
 			}
@@ -188,7 +191,15 @@ func (a *Attachment) end(ctx context.Context, ask func() (EndReport, error)) (Ru
 		switch CodeOf(err) {
 		case TerminalRun, ClaimLost:
 			a.Close()
-			return a.ended(ctx, err)
+			run, err := a.ended(ctx, err)
+			if err == nil || CodeOf(err) == "" || run.CancelRequested == 0 {
+				return run, err
+			}
+			err = pause(ctx, stepPause) // a sweep is about to end it
+			if err != nil {
+				return run, err
+			}
+			continue
 		}
 		switch {
 		case err != nil:

@@ -43,7 +43,8 @@ const (
 // Follow gives a run's output line by line from a byte position on, and waits for more
 // until the run's output is over or ctx ends. With q.Host, the host that has the run, it
 // reads the sandbox's journal; without, as every viewer may, the log, which is a little
-// behind. An error is the last that it yields: a refusal, no answer, or why ctx ended. To
+// behind. An error is the last that it yields: a refusal, no answer, why ctx ended, or, to
+// the run's host, ErrCancelled. To
 // go on, Follow again from the last line's Next.
 func Follow(ctx context.Context, api API, q TailRequest) iter.Seq2[Line, error] {
 	return func(yield func(Line, error) bool) {
@@ -61,6 +62,10 @@ func Follow(ctx context.Context, api API, q TailRequest) iter.Seq2[Line, error] 
 				return
 			}
 			if !f.take(report, yield) || report.End {
+				return
+			}
+			if f.q.Host != "" && report.Run.CancelRequested != 0 && !report.Run.Status.Terminal() {
+				yield(Line{}, ErrCancelled)
 				return
 			}
 		}

@@ -121,6 +121,8 @@ func (t Turn) finish(ctx context.Context, a *Attachment, result *Result) error {
 	report, err := a.Finish(ctx, put)
 	if err == nil {
 		result.Finish, result.Run = report, report.Run
+		// The newline of the last line comes when the line has been given out.
+		result.Position = max(result.Position, report.Run.LogEnd)
 	}
 	return err
 }

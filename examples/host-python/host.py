@@ -160,6 +160,8 @@ class Attachment:
                 yield base64.b64decode(piece["data"] or ""), position
             if piece.get("end"):
                 return
+            if piece["run"].get("cancelRequested"):
+                raise Gone("cancelled")
             if piece.get("waiting") and piece["run"].get("taskStoppedAt"):
                 raise Gone("task-stopped")
             if not piece["data"]:

@@ -109,6 +109,7 @@ class Attachment {
         yield [Buffer.from(piece.data ?? "", "base64"), position];
       }
       if (piece.end) return;
+      if (piece.run.cancelRequested) throw new Gone("cancelled");
       if (piece.waiting && piece.run.taskStoppedAt) throw new Gone("task-stopped");
       if (!piece.data) await this.wait(1000);
     }
