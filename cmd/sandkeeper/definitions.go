@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/console"
@@ -14,7 +15,7 @@ import (
 
 // definitionsCommand is about the definitions that the installation keeps.
 type definitionsCommand struct {
-	Put  definitionsPut  `cmd:"" help:"Keep a definition, from a JSON file; each version is written once."`
+	Put  definitionsPut  `cmd:"" help:"Keep a definition, from a JSON file, or those of a directory; each version is written once."`
 	List definitionsList `cmd:"" default:"1" help:"List what is kept, all versions."`
 	Show definitionsShow `cmd:"" help:"Print a definition."`
 }
@@ -34,9 +35,9 @@ func viewDefinition(d core.Definition) (definitionView, error) {
 	return definitionView{d.Name, d.Version, d.Task.TaskDefinition, hash, len(d.Secrets), len(d.Tools)}, err
 }
 
-// definitionsPut keeps one.
+// definitionsPut keeps one, or those of a directory.
 type definitionsPut struct {
-	File string `arg:"" help:"JSON as docs/definition.md has it; - for stdin."`
+	File string `arg:"" help:"JSON as docs/definition.md has it, or a directory of such files; - for stdin." placeholder:"FILE|DIR"`
 	reason
 	rehearsal
 }
@@ -44,13 +45,10 @@ type definitionsPut struct {
 // maxFile bounds a file that is read whole, bytes.
 const maxFile = 1 << 20
 
-// Run checks the definition, records who keeps it, and keeps it.
+// Run checks every definition before it keeps the first, records who keeps it, and keeps
+// it. What is kept already, as it is, stays; so a directory may be put again.
 func (c *definitionsPut) Run(ctx context.Context, in *installation, out *console.Console) error {
-	d, err := c.read()
-	if err != nil {
-		return err
-	}
-	view, err := viewDefinition(d)
+	all, err := c.read()
 	if err != nil {
 		return err
 	}
@@ -58,10 +56,19 @@ func (c *definitionsPut) Run(ctx context.Context, in *installation, out *console
 	if err != nil {
 		return err
 	}
+	views := make([]definitionView, len(all))
+	for i, d := range all {
+		if views[i], err = viewDefinition(d); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
-	if !c.DryRun {
-		entry := core.AuditEntry{At: core.MillisOf(time.Now()), By: by.Who, Why: by.Why, Op: "define", Subject: "definition " + d.Ref(), Detail: view.Hash}
+	for i, d := range all {
+		if c.DryRun {
+			break
+		}
+		entry := core.AuditEntry{At: core.MillisOf(time.Now()), By: by.Who, Why: by.Why, Op: "define", Subject: "definition " + d.Ref(), Detail: views[i].Hash}
 		if err := in.boxes.Record(ctx, entry); err != nil {
 			return err
 		}
@@ -71,27 +78,58 @@ func (c *definitionsPut) Run(ctx context.Context, in *installation, out *console
 			return err
 		}
 	}
-	return out.Print(map[string]any{"op": "define", "by": by.Who, "why": by.Why, "dryRun": c.DryRun, "definition": view}, func(w *console.Writer) {
-		w.Line("%s is kept as %s, workspace hash %s", c.File, d.Ref(), view.Hash)
+	told := map[string]any{"op": "define", "by": by.Who, "why": by.Why, "dryRun": c.DryRun, "definitions": views}
+	if len(views) == 1 {
+		told["definition"] = views[0]
+	}
+	return out.Print(told, func(w *console.Writer) {
+		for i, d := range all {
+			w.Line("%s is kept as %s, workspace hash %s", c.File, d.Ref(), views[i].Hash)
+		}
 	})
 }
 
-func (c *definitionsPut) read() (core.Definition, error) {
+// read reads what is to be kept. Of a directory those are the files that end in .json, by
+// name; no version may be there twice.
+func (c *definitionsPut) read() ([]core.Definition, error) {
+	files := []string{c.File}
+	if info, err := os.Stat(c.File); err == nil && info.IsDir() {
+		if files, err = filepath.Glob(filepath.Join(c.File, "*.json")); err != nil || len(files) == 0 {
+			return nil, badInput("%s: want files that end in .json, got none", c.File)
+		}
+	}
+	var all []core.Definition
+	from := map[string]string{}
+	for _, file := range files {
+		d, err := readDefinition(file)
+		if err != nil {
+			return nil, err
+		}
+		if former, ok := from[d.Ref()]; ok {
+			return nil, badInput("%s: %s is in %s too", file, d.Ref(), former)
+		}
+		from[d.Ref()] = file
+		all = append(all, d)
+	}
+	return all, nil
+}
+
+func readDefinition(name string) (core.Definition, error) {
 	file := os.Stdin
-	if c.File != "-" {
+	if name != "-" {
 		var err error
-		if file, err = os.Open(c.File); err != nil {
+		if file, err = os.Open(name); err != nil {
 			return core.Definition{}, badInput("%v", err)
 		}
 		defer file.Close()
 	}
 	text, err := io.ReadAll(io.LimitReader(file, maxFile))
 	if err != nil {
-		return core.Definition{}, fmt.Errorf("read %s: %w", c.File, err)
+		return core.Definition{}, fmt.Errorf("read %s: %w", name, err)
 	}
 	d, err := core.ParseDefinition(text)
 	if err != nil {
-		return core.Definition{}, badInput("%s: %v", c.File, err)
+		return core.Definition{}, badInput("%s: %v", name, err)
 	}
 	return d, nil
 }

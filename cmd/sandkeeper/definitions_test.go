@@ -49,3 +49,41 @@ func TestDefinitionsArePutListedAndShown(t *testing.T) {
 	}
 	sandkeeper(t, "definitions", "show", "cli@3").wants(t, exitNotFound)
 }
+
+// TestADirectoryOfDefinitionsIsPut: all that are new, or, where one of them is wrong, none.
+func TestADirectoryOfDefinitionsIsPut(t *testing.T) {
+	w := installed(t)
+	dir := t.TempDir()
+	write := func(file, text string) {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := func(name, version string) string {
+		return `{"name": "` + name + `", "version": ` + version + `, "task": {"taskDefinition": "f", "container": "c", "subnets": ["s"]}}`
+	}
+	put := []string{"definitions", "put", dir, "--why", "a test"}
+	refused := func(want string) {
+		t.Helper()
+		w.unchanged(t, func() {
+			if a := sandkeeper(t, put...).wants(t, exitUsage); !strings.Contains(a.err, want) {
+				t.Errorf("told %q, want %q", a.err, want)
+			}
+		})
+	}
+	refused("want files that end in .json")
+	write("README", "of another kind")
+	write("a.json", text("dir-a", "1"))
+	write("b.json", `{"name": "dir-b"}`)
+	refused("b.json")
+	write("b.json", text("dir-a", "1"))
+	refused("a.json too")
+	write("b.json", text("dir-b", "4"))
+	for range 2 {
+		got := read[struct{ Definitions []definitionView }](t, exitDone, put...).Definitions
+		if len(got) != 2 || got[0].Name != "dir-a" || got[1].Version != 4 {
+			t.Errorf("put %+v", got)
+		}
+	}
+	sandkeeper(t, "definitions", "show", "dir-b@4").wants(t, exitDone)
+}

@@ -332,6 +332,9 @@ that very one. This page is made from the Go types; a test holds it to them (` +
 
 - Only a sandbox of the same tenant, thread and definition is used again. A hash over everything but the secrets tells; so a
   secret may be rotated, and every other change makes another sandbox.
+- CloudFormation has no resource for an item of a table, and one of its own making would be a function that may delete what a running sandbox was made from. So
+  the stack keeps none itself: ` + "`sandkeeper definitions put DIR`" + ` after ` + "`cdk deploy`" + ` keeps every ` + "`*.json`" + ` of a directory that is new. It checks all of them first, and changes no
+  version that is kept; a version with other content is refused.
 - A definition holds no secret. ` + "`secrets`" + ` names them: with ` + "`from`" + `, the session reads the value, for each run anew, and hands it to set-up and
   agent over stdin; it is in no record, argument or log. A name alone is a variable that the container has already. Both are
   redacted from checkpoints. The session may read what the stack lists in the context ` + "`secretArns`" + `.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -141,6 +142,20 @@ func (e *ending) finish() {
 	}
 }
 
+// unwatched is a sandbox whose side journal cannot be read.
+type unwatched struct {
+	core.Prober
+	asked int
+}
+
+func (u *unwatched) Page(ctx context.Context, q core.PageRequest) (core.PageReply, error) {
+	if q.Files {
+		u.asked++
+		return core.PageReply{}, &core.JournalError{Op: "page", Healing: core.Configuration, Reason: "unsafe-journal"}
+	}
+	return u.Prober.Page(ctx, q)
+}
+
 // fate is what an end leaves behind.
 type fate struct {
 	status     core.Status
@@ -232,6 +247,23 @@ var ends = []struct {
 		e.started()
 		e.fleet.Exit("r", 0)
 		e.finish()
+	}, fate{status: core.Completed, sandbox: "warm", head: "checkpoint-r", checkpoint: core.CheckpointDone, whole: true, told: "ready r"}},
+	{"a watch that cannot be read holds up nothing that follows", func(d *core.Definition) { d.FileEvents = core.FileEventsPlan{Enabled: true} }, func(e *ending) {
+		e.started()
+		e.fleet.Exit("r", 0)
+		s := e.self()
+		files := &unwatched{Prober: s.Prober}
+		s.Prober = files
+		for range 2 {
+			report, err := s.Finish(e.t.Context(), core.FinishRequest{RunKey: key("r"), Host: e.q.Host})
+			e.must(err)
+			if report.Waiting == "checkpoint" {
+				e.captured(tree{"f": "2"})
+			}
+		}
+		if files.asked == 0 || e.run("r").Files != nil {
+			e.t.Errorf("the side journal was asked for %d times, and %+v kept", files.asked, e.run("r").Files)
+		}
 	}, fate{status: core.Completed, sandbox: "warm", head: "checkpoint-r", checkpoint: core.CheckpointDone, whole: true, told: "ready r"}},
 	{"a finish ends the sandbox where the definition says so, after the checkpoint", func(d *core.Definition) { d.DestroyOnComplete = true }, func(e *ending) {
 		e.started()
@@ -387,6 +419,73 @@ func TestEnds(t *testing.T) {
 				}
 				if got := e.fate(); got != c.want {
 					t.Errorf("got  %+v\nwant %+v", got, c.want)
+				}
+				h.check()
+			})
+		})
+	}
+}
+
+// TestWhatFailsBesideAnEndIsLogged with the phase; what is reported is the end itself, or
+// the error for which it came.
+func TestWhatFailsBesideAnEndIsLogged(t *testing.T) {
+	cases := []struct {
+		name, phase, fails string
+		plan               func(e *ending)
+		end                func(e *ending, s *core.Session) error
+		code               string // of the error that is reported
+	}{
+		{"the lease of a disconnect", "disconnect", "release lease", nil, func(e *ending, s *core.Session) error {
+			_, err := s.Detach(e.t.Context(), core.HostRequest{RunKey: key("r"), Host: e.q.Host})
+			return err
+		}, ""},
+		{"the lease of a pause", "pause", "release lease", nil, func(e *ending, s *core.Session) error {
+			_, err := s.Interrupt(e.t.Context(), core.HostRequest{RunKey: key("r"), Host: e.q.Host})
+			return err
+		}, ""},
+		{"the lease of a finish", "finish", "release lease", func(e *ending) { e.q.Definition.Checkpoint = core.CheckpointNone }, func(e *ending, s *core.Session) error {
+			e.fleet.Exit("r", 0)
+			_, err := s.Finish(e.t.Context(), core.FinishRequest{RunKey: key("r"), Host: e.q.Host})
+			return err
+		}, ""},
+		{"the agent's end of an abort", "abort", "terminate", nil, func(e *ending, s *core.Session) error {
+			_, err := s.Cancel(e.t.Context(), core.CancelRequest{RunKey: key("r"), Host: e.q.Host})
+			return err
+		}, ""},
+		{"the agent's end of an error", "error", "terminate", nil, func(e *ending, s *core.Session) error {
+			_, err := s.Fail(e.t.Context(), core.FailRequest{RunKey: key("r"), Host: e.q.Host, Error: core.RunFault{Code: "host"}})
+			return err
+		}, ""},
+		{"the end of a sandbox whose set-up failed", "error", "finish", func(e *ending) {
+			e.q.Definition.Workspace.Instructions = "x"
+			e.setup = core.SetupState{Phase: core.SetupFailed, Code: "step-failed", Message: "no"}
+		}, func(e *ending, s *core.Session) error {
+			_, err := s.Start(e.t.Context(), e.q)
+			return err
+		}, "setup-failed"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				h := keepingHosting(t)
+				e := &ending{hosting: h, hooks: &hooked{}, setup: core.SetupState{Phase: core.SetupDone}, q: startOf("r", "one"), me: host{h, "r", "one"}}
+				if c.plan != nil {
+					c.plan(e)
+				}
+				if c.code == "" {
+					e.started()
+				}
+				var logged strings.Builder
+				s := e.with(e.session(e.failing(c.fails)))
+				s.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+				err := c.end(e, s)
+				if c.code == "" {
+					e.must(err)
+				} else {
+					refusedFor(t, "start", err, c.code)
+				}
+				if n := strings.Count(logged.String(), "phase="+c.phase+" "); n != 1 {
+					t.Errorf("logged %d times with phase %s:\n%s", n, c.phase, &logged)
 				}
 				h.check()
 			})
