@@ -38,26 +38,6 @@ func TestATaskThatDiesEndsItsRunWithoutATick(t *testing.T) {
 	}
 }
 
-// TestATaskThatIsInterrupted has its journal saved while it can be read; its run ends with
-// it.
-func TestATaskThatIsInterrupted(t *testing.T) {
-	in := installed(t)
-	r := in.begin(t, agent{run: "task-interrupted", shell: "echo one; echo two; " + lives})
-	if err := in.fargate.InterruptTask(r.TaskARN); err != nil {
-		t.Fatal(err)
-	}
-	await(t, "drain", func() bool { return in.run(t, r.RunKey).LogEnd >= int64(len("one\ntwo")) })
-	if saved := in.run(t, r.RunKey); saved.Status != core.Running || saved.Ending != nil {
-		t.Errorf("it is %s with %+v", saved.Status, saved.Ending)
-	}
-	if err := in.fargate.KillTask(r.TaskARN); err != nil {
-		t.Fatal(err)
-	}
-	if r = in.settle(t, r.RunKey); r.Status != core.Failed || r.Error == nil || r.Error.Code != string(core.EndLost) {
-		t.Errorf("ended as %s with %+v", r.Status, r.Error)
-	}
-}
-
 func TestATaskThatDiesUnderAnAttachedHostIsOnlyAHint(t *testing.T) {
 	in := installed(t)
 	r := in.begin(t, agent{run: "task-dies-attached", shell: lives, stays: true})
