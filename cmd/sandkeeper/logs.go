@@ -125,7 +125,7 @@ func (t *tail) look(ctx context.Context, r core.Run) (ended bool, err error) {
 		page, err := t.in.probe.Page(ctx, core.PageRequest{RunKey: r.RunKey, Target: core.ExecTarget{
 			Cluster: r.Cluster, TaskARN: r.TaskARN, Container: r.Container,
 		}, Nonce: r.Nonce, From: t.at, Last: t.before(r)})
-		if t.err = err; err != nil {
+		if t.err = t.in.diagnosed(ctx, r, err); err != nil {
 			return false, ctx.Err()
 		}
 		if n := int64(len(page.Data)); n > 0 {
@@ -156,6 +156,21 @@ func (in *installation) free(ctx context.Context, r core.Run) error {
 		return &core.ProbeFailure{Healing: core.Retry, Reason: "busy"}
 	}
 	return nil
+}
+
+// diagnosed is a probe's failure as ECS explains it: a task that is not up yet refuses
+// sessions with the same words as one that was started without ECS Exec.
+func (in *installation) diagnosed(ctx context.Context, r core.Run, err error) error {
+	failure, ok := errors.AsType[*core.ProbeFailure](err)
+	if !ok {
+		return err
+	}
+	tasks, askErr := in.tasks.Describe(ctx, r.Cluster, []string{r.TaskARN})
+	if askErr != nil || len(tasks) != 1 {
+		return err // the reason stands as it is
+	}
+	d := core.Diagnose(tasks[0], r.Container, failure.Reason, failure.Healing, core.MillisOf(time.Now()))
+	return &core.ProbeFailure{Healing: d.Healing, Reason: d.Reason}
 }
 
 // before are the journal's bytes before the position, as far as they are known.

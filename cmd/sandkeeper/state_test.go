@@ -24,6 +24,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/localfargate"
 	"github.com/sandkeeper/sandkeeper/internal/localfargate/terminal"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
@@ -279,6 +280,24 @@ func TestLogsLeavesABusySandboxAlone(t *testing.T) {
 	busy(1)
 	if a := sandkeeper(t, "logs", r.RunKey.String(), "--live").wants(t, exitDone); a.out != "begun" {
 		t.Errorf("free again: stdout %q, stderr %q", a.out, a.err)
+	}
+}
+
+// TestLogsSayWhyASandboxCannotBeAsked in ECS's terms: it refuses a session with one error
+// for tasks that are not up yet, that were started without ECS Exec, and whose agent stopped.
+func TestLogsSayWhyASandboxCannotBeAsked(t *testing.T) {
+	w := installed(t)
+	r := w.begin(t, agent{run: "unasked", shell: lives})
+	w.wrote(t, r, "begun")
+	if err := w.fargate.SetFaults(r.TaskARN, localfargate.Faults{AgentStopped: "no memory"}); err != nil {
+		t.Fatal(err)
+	}
+	a := sandkeeper(t, "logs", r.RunKey.String(), "--live").wants(t, exitDone)
+	if err := w.fargate.SetFaults(r.TaskARN, localfargate.Faults{}); err != nil { // it can be ended
+		t.Fatal(err)
+	}
+	if !strings.Contains(a.err, "agent-stopped") || strings.Contains(a.err, "without ECS Exec") {
+		t.Errorf("stderr %q", a.err)
 	}
 }
 
