@@ -241,7 +241,7 @@ func destroyers(body *ast.BlockStmt) []string {
 	var out []string
 	ast.Inspect(body, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
-		if !ok {
+		if !ok || len(call.Args) == 0 { // a timer's Stop takes nothing
 			return true
 		}
 		if s, ok := call.Fun.(*ast.SelectorExpr); ok && slices.Contains([]string{"Stop", "Terminate", "Condemn", "Remove"}, s.Sel.Name) {
