@@ -125,7 +125,7 @@ func FuzzTokenDecodes(f *testing.F) {
 func TestPathsDependOnDirectoryAndRunAlone(t *testing.T) {
 	f := journal
 	f.Dir = "/runs//"
-	want := core.JournalPaths{Token: "a_2fb", Dir: "/runs/", Journal: "/runs//a_2fb.ndjson", Stderr: "/runs//a_2fb.err", Marker: "/runs//a_2fb.started"}
+	want := core.JournalPaths{Token: "a_2fb", Dir: "/runs/", Journal: "/runs//a_2fb.ndjson", Stderr: "/runs//a_2fb.err", Marker: "/runs//a_2fb.started", Files: "/runs//a_2fb.files"}
 	if got, err := f.Paths("a/b"); err != nil || got != want {
 		t.Errorf("paths %+v, %v, want %+v", got, err, want)
 	}

@@ -141,6 +141,8 @@ func TestRunTransitionsRefuse(t *testing.T) {
 		{"hint about an ended run", hint, terminalRun(), "terminal"},
 		{"hint about another task", hint, changed(attachedRun(), func(r *core.Run) { r.TaskARN = "other" }), "task"},
 		{"hint to an attachment that was renewed", hint, changed(attachedRun(), func(r *core.Run) { r.DueAt = 101 }), "row"},
+		{"a first hint of an end after another", core.Hint{TaskARN: "arn", ExitedAt: 80, First: true, Row: core.RowLapse, DueAt: 100},
+			changed(attachedRun(), func(r *core.Run) { r.ExitedAt = 70 }), "exited"},
 		{"reclaim done of a run that lives", reclaimed, attachedRun(), "not-terminal"},
 		{"reclaim done without the mark", reclaimed, changed(terminalRun(), func(r *core.Run) { r.Row = core.RowNone }), "row"},
 		{"reclaim done of another instance", reclaimed, changed(terminalRun(), func(r *core.Run) { r.Instance = "other" }), "instance"},
@@ -156,6 +158,7 @@ func TestRunTransitionsRefuse(t *testing.T) {
 		{"extend of an ended run", core.SetTTL{Seconds: 61}, terminalRun(), "not-running"},
 		{"extend of a run whose end is decided", core.SetTTL{Seconds: 61}, changed(detachedRun(), ending), "ending"},
 		{"finish that owes a checkpoint and leaves no mark", changed(finish, func(f *core.Finish) { f.Owes = true }), attachedRun(), "owes"},
+		{"finish that owes what it has stored", changed(finish, func(f *core.Finish) { f.Owes, f.Reclaim, f.Stored = true, core.ReclaimEnd, "c" }), attachedRun(), "stored"},
 		{"reclaim done of a run whose checkpoint is owed", reclaimed, owingRun(core.CheckpointOwed), "owes-checkpoint"},
 		{"reclaim done of a run whose checkpoint failed", reclaimed, owingRun(core.CheckpointFailed), "owes-checkpoint"},
 		{"note checkpoint of a run that has not ended", noted, attachedRun(), "not-terminal"},
@@ -349,6 +352,8 @@ func TestSandboxTransitionsRefuse(t *testing.T) {
 		{"unmark that moves an idle row which is gone", core.Unmark{Instance: "i", By: "me", DueAt: 5}, busy, "idle-row"},
 		{"idle of another instance", idle, other, "instance"},
 		{"idle under another's mark", idle, stolen, "reclaiming"},
+		{"exec hold of another instance", core.HoldExec{Instance: "i", Until: 90}, other, "instance"},
+		{"exec hold of what another has meanwhile", core.HoldExec{Instance: "i", Until: 90}, changed(box, func(s *core.Sandbox) { s.ExecUntil = 80 }), "busy"},
 	})
 }
 
@@ -365,6 +370,9 @@ func TestLedgerTransitionsRefuse(t *testing.T) {
 		{"close of a row that moved on", core.CloseRow{From: core.LedgerIntent}, row(core.LedgerStopping, "arn"), "state"},
 		{"close of a row that got a task", core.CloseRow{From: core.LedgerStopping}, row(core.LedgerStopping, "arn"), "task"},
 		{"close of a row that owes a checkpoint", core.CloseRow{From: core.LedgerStopping, TaskARN: "arn"}, owing(row(core.LedgerStopping, "arn")), "owed"},
+		{"close of a row that counts for a quota", core.CloseRow{From: core.LedgerStopping, TaskARN: "arn"}, underQuota(row(core.LedgerStopping, "arn")), "quota"},
+		{"close of a row that another tenant's quota counts", core.CloseRow{From: core.LedgerStopping, TaskARN: "arn", Quota: 3, Tenant: "other"},
+			underQuota(row(core.LedgerStopping, "arn")), "tenant"},
 		{"settle debt of none", core.SettleDebt{}, owing(row(core.LedgerRunning, "arn")), "owed"},
 		{"settle debt of a closed row", core.SettleDebt{Owed: "r"}, owing(row(core.LedgerClosed, "arn")), "state"},
 		{"settle debt of another run", core.SettleDebt{Owed: "other"}, owing(row(core.LedgerRunning, "arn")), "debt"},
@@ -447,6 +455,11 @@ func TestTransactionsRefuse(t *testing.T) {
 
 func owing(row core.LedgerRow) core.LedgerRow {
 	row.Owed = "r"
+	return row
+}
+
+func underQuota(row core.LedgerRow) core.LedgerRow {
+	row.Quota, row.Tenant = 3, "acme"
 	return row
 }
 
