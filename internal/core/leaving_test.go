@@ -1,10 +1,14 @@
 package core_test
 
 import (
+	"context"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
 )
 
 // leaves tells the sweep that the task of the run r is about to end, as ECS does.
@@ -137,4 +141,32 @@ func TestATaskThatIsAboutToEnd(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestNewsThatMeetOneAnotherAreBothHeard: that a task has stopped, while its notice is
+// being written, which moves the same row.
+func TestNewsThatMeetOneAnotherAreBothHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		r := w.begin("r", nil)
+		met := false
+		p := w.store.NewProcess(mem.Faults{Before: func(_ context.Context, name string) {
+			if met || !strings.HasPrefix(name, "hint") {
+				return
+			}
+			met = true
+			notice := core.Hint{TaskARN: r.TaskARN, Row: r.Row, DueAt: r.DueAt, Lapse: r.DueAt - 1}
+			if _, err := w.store.Update(t.Context(), r.RunKey, notice); err != nil {
+				t.Error(err)
+			}
+		}})
+		at := now()
+		stopped := core.StoppedTask{ARN: r.TaskARN, StartedBy: core.StartedBy("test", r.Instance), At: at}
+		if _, err := w.sweep(p).TaskStopped(t.Context(), stopped); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.run("r"); !met || got.TaskStoppedAt != at {
+			t.Errorf("met %v, stopped at %d, want %d", met, got.TaskStoppedAt, at)
+		}
+	})
 }

@@ -463,7 +463,7 @@ func (c *Reclaimer) dropOrphans(ctx context.Context, row LedgerRow) error {
 
 func (c *Reclaimer) snapshotFailed(ctx context.Context, a attempt, what string, err error) {
 	if c.Logger != nil {
-		c.Logger.WarnContext(ctx, what, "run", a.run.RunKey.String(), "key", string(a.job.Key), "err", err)
+		c.Logger.WarnContext(ctx, what, "run", a.run.RunKey.String(), "instance", string(a.job.Instance), "err", err)
 	}
 }
 

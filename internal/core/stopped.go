@@ -148,13 +148,33 @@ func (s *Sweep) leave(ctx context.Context, r Run, box Sandbox) (SweepReport, err
 
 // lookNow writes a hint and, where no host may still have its say, sweeps the run.
 func (s *Sweep) lookNow(ctx context.Context, r Run, h Hint) (SweepReport, error) {
-	h.Row, h.DueAt = r.Row, r.DueAt
-	h.Lapse = min(r.DueAt, MillisOf(time.Now()).Add(s.Limits.HintLapse))
-	if _, err := s.Runs.Update(ctx, r.RunKey, h); err != nil && !Refused(err) {
+	r, err := s.hinted(ctx, r, h)
+	if err != nil {
 		return SweepReport{}, fmt.Errorf("hint: %w", err)
 	}
 	if r.Row != RowDetached {
 		return newReport(), nil
 	}
 	return s.Run(ctx, SweepRequest{Runs: []RunKey{r.RunKey}})
+}
+
+// hinted writes a hint. One that meets another's, as the news of a task's end meets that of
+// its notice, is written again over what it left; what is refused for another reason is
+// worth nothing any more.
+func (s *Sweep) hinted(ctx context.Context, r Run, h Hint) (Run, error) {
+	for range rowTries {
+		h.Row, h.DueAt = r.Row, r.DueAt
+		h.Lapse = min(r.DueAt, MillisOf(time.Now()).Add(s.Limits.HintLapse))
+		after, err := s.Runs.Update(ctx, r.RunKey, h)
+		switch {
+		case err == nil:
+			return after, nil
+		case refusalOf(err) != "row":
+			return r, ignoreRefused(err)
+		}
+		if r, err = s.Runs.Run(ctx, r.RunKey); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
 }
