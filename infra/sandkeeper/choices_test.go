@@ -109,7 +109,10 @@ func theirTasks(t *testing.T, of template) {
 	const tagged = "arn:AWS::Partition:ecs:AWS::Region:AWS::AccountId:task/theirs/* if StringEquals aws:ResourceTag/team agents"
 	mayNow(t, of, "reclaim-role", "ecs:StopTask "+tagged)
 	mayNow(t, of, "probe-role", "ecs:ExecuteCommand "+tagged)
-	mayNow(t, of, "reap-role", "ecs:DescribeTasks "+tagged)
+	// One foreign task without the tag would refuse a whole batch of descriptions.
+	for _, role := range []string{"reap-role", "reclaim-role", "session-role"} {
+		mayNow(t, of, role, "ecs:DescribeTasks arn:AWS::Partition:ecs:AWS::Region:AWS::AccountId:task/theirs/* if ArnEquals ecs:cluster arn:AWS::Partition:ecs:AWS::Region:AWS::AccountId:cluster/theirs")
+	}
 	sample := of.one(t, "AWS::ECS::TaskDefinition", names.SandboxFamily)
 	if !slices.Contains(tagsOf(sample), "team=agents") {
 		t.Errorf("the sample has the tags %q", tagsOf(sample))

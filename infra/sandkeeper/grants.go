@@ -55,7 +55,7 @@ func (k *Keeper) operatorGrants() []grant {
 			k.functions[names.Reap].FunctionArn(), k.functions[names.Probe].FunctionArn(), k.functions[names.Checkpoint].FunctionArn(),
 		},
 	}, grant{
-		actions: []string{"ecs:DescribeTasks"}, resources: []*string{k.tasks()},
+		actions: []string{"ecs:DescribeTasks"}, resources: []*string{k.tasks()}, conditions: k.ownCluster(),
 	}, grant{
 		// ListTasks takes no task as resource; the condition keeps it to the cluster.
 		actions: []string{"ecs:ListTasks"}, resources: []*string{new("*")}, conditions: k.ownCluster(),

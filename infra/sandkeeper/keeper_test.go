@@ -776,7 +776,7 @@ var ships = map[string][]string{
 		"dynamodb:PutItem runs.Arn", "dynamodb:PutItem sandboxes.Arn",
 		"dynamodb:Query runs.Arn/index/detached", "dynamodb:Query runs.Arn/index/due", "dynamodb:Query sandboxes.Arn/index/due",
 		"dynamodb:UpdateItem runs.Arn", "dynamodb:UpdateItem sandboxes.Arn",
-		"ecs:DescribeTasks " + allTasks,
+		"ecs:DescribeTasks " + allTasks + ofCluster,
 		"ecs:ListTasks * if ArnEquals ecs:cluster cluster.Arn",
 		"lambda:InvokeFunction probe.Arn",
 		"logs:CreateLogStream reaplogs.Arn", "logs:PutLogEvents reaplogs.Arn",
@@ -814,7 +814,7 @@ var ships = map[string][]string{
 		"dynamodb:DeleteItem sandboxes.Arn if ForAllValues:StringLike dynamodb:LeadingKeys key#*",
 		"dynamodb:GetItem runs.Arn", "dynamodb:GetItem sandboxes.Arn",
 		"dynamodb:UpdateItem runs.Arn", "dynamodb:UpdateItem sandboxes.Arn",
-		"ecs:DescribeTasks " + allTasks, "ecs:StopTask " + allTasks,
+		"ecs:DescribeTasks " + allTasks + ofCluster, "ecs:StopTask " + allTasks,
 		"logs:CreateLogStream reclaimlogs.Arn", "logs:PutLogEvents reclaimlogs.Arn",
 		"sqs:ChangeMessageVisibility reclaimjobs.Arn", "sqs:DeleteMessage reclaimjobs.Arn",
 		"sqs:GetQueueAttributes reclaimjobs.Arn", "sqs:ReceiveMessage reclaimjobs.Arn",
@@ -827,7 +827,7 @@ var ships = map[string][]string{
 		"dynamodb:GetItem checkpoints.Arn", "dynamodb:UpdateItem checkpoints.Arn",
 		"s3:GetObject logs.Arn/*/logs/*", "s3:GetObjectVersion logs.Arn/*/logs/*", "s3:PutObject logs.Arn/*/logs/*", "s3:PutObjectTagging logs.Arn/*/logs/*",
 		spoolRead[0], spoolRead[1],
-		"ecs:DescribeTasks " + allTasks, "ecs:ExecuteCommand " + allTasks, "ecs:ExecuteCommand cluster.Arn",
+		"ecs:DescribeTasks " + allTasks + ofCluster, "ecs:ExecuteCommand " + allTasks, "ecs:ExecuteCommand cluster.Arn",
 		"ecs:RunTask arn:AWS::Partition:ecs:AWS::Region:AWS::AccountId:task-definition/* if ArnEquals ecs:cluster cluster.Arn",
 		"ecs:TagResource " + allTasks + " if StringEquals ecs:CreateAction RunTask",
 		"iam:PassRole sandboxrole.Arn if StringEquals iam:PassedToService ecs-tasks.amazonaws.com",
@@ -852,6 +852,8 @@ var ships = map[string][]string{
 
 // spoolRead is what reads the spool.
 var spoolRead = []string{"s3:GetObject logs.Arn/*/spool/*", "s3:ListBucket logs.Arn if StringLike s3:prefix */spool/*"}
+
+const ofCluster = " if ArnEquals ecs:cluster cluster.Arn"
 
 const allTasks = "arn:AWS::Partition:ecs:AWS::Region:AWS::AccountId:task/cluster/*"
 

@@ -55,7 +55,7 @@ type Props struct {
 	TaskFamilies []string
 	// TaskRoles are the ARNs of the roles that their tasks have, which session passes on.
 	TaskRoles []string
-	// TaskTags are tags that a task must have to be described, asked or stopped. Task
+	// TaskTags are tags that a task must have to be asked or stopped. Task
 	// definitions hand theirs on to their tasks.
 	TaskTags map[string]string
 

@@ -33,7 +33,9 @@ func (k *Keeper) reapGrants(probe awslambda.Function) []grant {
 		actions:   []string{"s3:GetObject", "s3:GetObjectVersion", "s3:PutObject", "s3:PutObjectTagging"},
 		resources: []*string{k.bucket.ArnForObjects(join("*/", names.LogsPrefix, "/*"))},
 	}, {
-		actions: []string{"ecs:DescribeTasks"}, resources: []*string{k.tasks()}, conditions: k.tagged(),
+		// By cluster, not by tag: one call asks for a hundred tasks, and IAM refuses it whole
+		// for one that lacks a tag.
+		actions: []string{"ecs:DescribeTasks"}, resources: []*string{k.tasks()}, conditions: k.ownCluster(),
 	}, {
 		// ListTasks takes no task as resource; the condition keeps it to the cluster.
 		actions: []string{"ecs:ListTasks"}, resources: []*string{new("*")},
@@ -125,8 +127,9 @@ func (k *Keeper) reclaimGrants(checkpoint awslambda.Function) []grant {
 		actions: []string{"dynamodb:DeleteItem"}, resources: []*string{k.sandboxes.TableArn()},
 		conditions: map[string]any{"ForAllValues:StringLike": map[string]any{"dynamodb:LeadingKeys": []string{names.SandboxKeys + "*"}}},
 	}, {
-		actions: []string{"ecs:DescribeTasks", "ecs:StopTask"}, resources: []*string{k.tasks()},
-		conditions: k.tagged(),
+		actions: []string{"ecs:DescribeTasks"}, resources: []*string{k.tasks()}, conditions: k.ownCluster(),
+	}, {
+		actions: []string{"ecs:StopTask"}, resources: []*string{k.tasks()}, conditions: k.tagged(),
 	}, consumes(k.jobs), k.announces()}...)
 }
 
@@ -196,7 +199,7 @@ func (k *Keeper) sessionGrants(checkpoint awslambda.Function) []grant {
 		actions:   []string{"s3:GetObject", "s3:GetObjectVersion", "s3:PutObject", "s3:PutObjectTagging"},
 		resources: []*string{k.bucket.ArnForObjects(join("*/", names.LogsPrefix, "/*"))},
 	}, grant{
-		actions: []string{"ecs:DescribeTasks"}, resources: []*string{k.tasks()}, conditions: k.tagged(),
+		actions: []string{"ecs:DescribeTasks"}, resources: []*string{k.tasks()}, conditions: k.ownCluster(),
 	}, grant{
 		// Without families, definitions name any task definition; the condition keeps its
 		// tasks to the cluster.

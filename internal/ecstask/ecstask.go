@@ -15,6 +15,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/ecs"
 	"github.com/aws/aws-sdk-go-v2/service/ecs/types"
+	"github.com/aws/smithy-go"
 	"github.com/sandkeeper/sandkeeper/internal/core"
 )
 
@@ -44,20 +45,37 @@ var (
 	_ core.TaskLister    = (*Tasks)(nil)
 )
 
-// Describe answers for each ARN, at most 100. An ARN that ECS refuses to read, for
-// which it refuses the whole call, comes back alone with ECS's reason and no life.
+// Describe answers for each ARN, at most 100. An ARN that ECS refuses to read, or that
+// the caller may not, for which it refuses the whole call, comes back alone with ECS's
+// reason and no life. Where the caller may read none of them that is the error.
 func (t *Tasks) Describe(ctx context.Context, cluster string, arns []string) ([]core.Task, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return t.describe(ctx, cluster, arns)
+	out, err := t.describe(ctx, cluster, arns)
+	if denial, ok := errors.AsType[*deniedError](err); ok {
+		return nil, fmt.Errorf("describe %d tasks in %s: %w", len(arns), cluster, denial.cause)
+	}
+	return out, err
 }
+
+// deniedError is a call none of whose tasks the caller may read.
+type deniedError struct{ cause smithy.APIError }
+
+func (e *deniedError) Error() string { return e.cause.Error() }
 
 func (t *Tasks) describe(ctx context.Context, cluster string, arns []string) ([]core.Task, error) {
 	out, err := t.ECS.DescribeTasks(ctx, &ecs.DescribeTasksInput{Cluster: &cluster, Tasks: arns})
-	if invalid, ok := errors.AsType[*types.InvalidParameterException](err); ok && len(arns) > 0 {
-		return t.describeApart(ctx, cluster, arns, invalid.ErrorMessage())
-	}
-	if err != nil {
+	api, ok := errors.AsType[smithy.APIError](err)
+	switch {
+	case ok && api.ErrorCode() == "InvalidParameterException" && len(arns) == 1:
+		return []core.Task{refused(arns[0], api)}, nil
+	case ok && api.ErrorCode() == "InvalidParameterException" && len(arns) > 0:
+		return t.describeApart(ctx, cluster, arns)
+	case ok && slices.Contains(denials, api.ErrorCode()) && len(arns) > 1:
+		return t.describeApart(ctx, cluster, arns)
+	case ok && slices.Contains(denials, api.ErrorCode()):
+		return nil, &deniedError{api}
+	case err != nil:
 		return nil, fmt.Errorf("describe %d tasks in %s: %w", len(arns), cluster, err)
 	}
 	found := map[string]core.Task{}
@@ -81,21 +99,44 @@ func (t *Tasks) describe(ctx context.Context, cluster string, arns []string) ([]
 	return tasks, nil
 }
 
-// describeApart halves a refused call until what is refused is a single ARN.
-func (t *Tasks) describeApart(ctx context.Context, cluster string, arns []string, reason string) ([]core.Task, error) {
-	if len(arns) == 1 {
-		return []core.Task{{ARN: arns[0], Life: core.TaskUnknown, Reason: reason}}, nil
-	}
+// denials are the codes by which AWS says that the caller may not.
+var denials = []string{"AccessDeniedException", "AccessDenied"}
+
+// refused is a task that ECS does not tell of.
+func refused(arn string, cause smithy.APIError) core.Task {
+	return core.Task{ARN: arn, Life: core.TaskUnknown, Reason: cause.ErrorMessage()}
+}
+
+// describeApart halves a refused call until what is refused is a single ARN. A half of
+// which nothing may be read is unknown, as long as the other can be.
+func (t *Tasks) describeApart(ctx context.Context, cluster string, arns []string) ([]core.Task, error) {
 	half := len(arns) / 2
 	first, err := t.describe(ctx, cluster, arns[:half])
-	if err != nil {
+	denied, ok := errors.AsType[*deniedError](err)
+	if err != nil && !ok {
 		return nil, err
 	}
 	second, err := t.describe(ctx, cluster, arns[half:])
-	if err != nil {
+	deniedToo, ok := errors.AsType[*deniedError](err)
+	switch {
+	case err != nil && !ok:
 		return nil, err
+	case denied != nil && deniedToo != nil:
+		return nil, deniedToo
+	case denied != nil:
+		first = allRefused(arns[:half], denied.cause)
+	case deniedToo != nil:
+		second = allRefused(arns[half:], deniedToo.cause)
 	}
 	return slices.Concat(first, second), nil
+}
+
+func allRefused(arns []string, cause smithy.APIError) []core.Task {
+	out := make([]core.Task, len(arns))
+	for i, arn := range arns {
+		out[i] = refused(arn, cause)
+	}
+	return out
 }
 
 // StartedBy lists the tasks started under that name, all pages. ECS allows no

@@ -21,6 +21,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/ecs"
 	"github.com/aws/aws-sdk-go-v2/service/ecs/types"
+	"github.com/aws/smithy-go"
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/ecstask"
 	"github.com/sandkeeper/sandkeeper/internal/localfargate"
@@ -171,6 +172,61 @@ func TestDescribeAnswersForEveryTask(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestATaskThatMayNotBeReadTakesNoOtherAlong: a policy that asks for a tag refuses the
+// whole call for one foreign task that lacks it.
+func TestATaskThatMayNotBeReadTakesNoOtherAlong(t *testing.T) {
+	_, tasks, spec := fargate(t, localfargate.QuickHabits())
+	foreign := launch(t, tasks, spec)
+	spec.Tags = map[string]string{"team": "agents"}
+	var ours []string
+	for range 6 {
+		ours = append(ours, launch(t, tasks, spec))
+	}
+	bound := &ecstask.Tasks{ECS: &tagBound{Client: tasks.ECS.(*ecs.Client), tag: "team"}}
+	asked := slices.Insert(slices.Clone(ours), 2, foreign)
+	all, err := bound.Describe(t.Context(), cluster, asked)
+	if err != nil {
+		t.Fatalf("one untagged neighbour refuses the others: %v", err)
+	}
+	for i, task := range all {
+		switch {
+		case task.ARN != asked[i]:
+			t.Errorf("task %d is %s, want %s", i, task.ARN, asked[i])
+		case task.ARN == foreign && (task.Life != core.TaskUnknown || !strings.Contains(task.Reason, "not authorized")):
+			t.Errorf("the foreign task reads %+v", task)
+		case task.ARN != foreign && task.Life != core.TaskLives:
+			t.Errorf("ours reads %+v", task)
+		}
+	}
+	// Who may read none of them learns that, not that all are unknown.
+	for _, arns := range [][]string{{foreign}, {foreign, foreign}} {
+		if all, err := bound.Describe(t.Context(), cluster, arns); err == nil || !strings.Contains(err.Error(), "AccessDenied") {
+			t.Errorf("%d tasks, all refused: %+v, %v", len(arns), all, err)
+		}
+	}
+}
+
+// tagBound is ECS under a policy that lets nobody describe a task without a tag.
+type tagBound struct {
+	*ecs.Client
+	tag string
+}
+
+func (b *tagBound) DescribeTasks(ctx context.Context, in *ecs.DescribeTasksInput, o ...func(*ecs.Options)) (*ecs.DescribeTasksOutput, error) {
+	asked := *in
+	asked.Include = []types.TaskField{types.TaskFieldTags}
+	out, err := b.Client.DescribeTasks(ctx, &asked, o...)
+	if err != nil {
+		return nil, err
+	}
+	for _, task := range out.Tasks {
+		if !slices.ContainsFunc(task.Tags, func(tag types.Tag) bool { return *tag.Key == b.tag }) {
+			return nil, &smithy.GenericAPIError{Code: "AccessDeniedException", Message: "User is not authorized to perform: ecs:DescribeTasks"}
+		}
+	}
+	return out, nil
 }
 
 func TestATaskIsMissingAtFirst(t *testing.T) {
