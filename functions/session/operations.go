@@ -72,7 +72,7 @@ var operations = map[string]operation{
 	"start": call((*core.Session).Start, "Begins a run, or goes on with its start: a step, asked again while it answers `provisioning`.",
 		"terminal-run", "attached-elsewhere", "another-thread", "another-parent", "cancel-requested", "too-late", "claim-lost",
 		"writer-conflict", "thread-busy", "unknown-definition", "unknown-run", "quota", "frozen", "restore-failed",
-		"setup-failed", "hook-failed", "secret-unavailable", "tools-unavailable", "sandbox-gone", "agent-missing", "agent-not-started"),
+		"setup-failed", "hook-failed", "secret-unavailable", "tools-unavailable", "sandbox-gone", "agent-missing", "agent-not-started", "invalid-task"),
 	"attach": call((*core.Session).Attach, "Takes a run for a host; a repeat finds that the host has it.",
 		"unknown-run", "terminal-run", "cancel-requested", "too-late", "attached-elsewhere"),
 	"renew": call((*core.Session).Renew, "Keeps the attachment and the writer lease, every 30 seconds; answers a recorded cancel.",
@@ -94,5 +94,5 @@ var operations = map[string]operation{
 	}, "Lists the runs of a thread that have not ended."),
 	"adopt": call((*core.Session).Adopt, "Takes over a task that the host started itself, with the run in it.",
 		"terminal-run", "attached-elsewhere", "another-thread", "another-parent", "cancel-requested", "too-late", "claim-lost", "writer-conflict",
-		"another-task", "task-taken", "task-gone", "task-missing", "task-leaving"),
+		"another-task", "task-taken", "task-gone", "task-missing", "task-leaving", "invalid-task"),
 }

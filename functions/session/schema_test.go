@@ -230,7 +230,7 @@ called again with the same ids, and does nothing twice. Members that are not lis
   definition says so.
 - ` + "`waiting`" + ` says what a step waits for; it is for people. Ask again after a second or two.
 - Bad input is refused with ` + "`bad-request`, `invalid-id`, `invalid-host`, `invalid-definition`, `invalid-agent`, `invalid-error`, " + `
-  ` + "`invalid-conversation`, `invalid-position`, `invalid-time`, `invalid-task`, `invalid-journal` or `too-large`; `not-your-tenant`" + ` for
+  ` + "`invalid-conversation`, `invalid-position`, `invalid-time`, `invalid-task` (of an `adopt`), `invalid-journal` or `too-large`; `not-your-tenant`" + ` for
   another's tenant. Nothing has changed then.
 
 | operation | does | refuses with |

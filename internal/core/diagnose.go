@@ -15,6 +15,9 @@ const (
 	ReasonNotConnected = "target-not-connected"
 )
 
+// containerUnknown is the reason of a diagnosis: the task has no such container.
+const containerUnknown = "container-unknown"
+
 // ExecAgent is the managed agent that serves ECS Exec in one container. The zero
 // value is a container of which ECS shows none.
 type ExecAgent struct {
@@ -65,7 +68,7 @@ func refusedExec(task Task, container string) Diagnosis {
 	case !task.ExecEnabled:
 		return Diagnosis{Healing: Configuration, Reason: ReasonExecRefused}
 	case !known:
-		return Diagnosis{Healing: Configuration, Reason: "container-unknown"}
+		return Diagnosis{Healing: Configuration, Reason: containerUnknown}
 	case agent.Status == "STOPPED":
 		return Diagnosis{Healing: Configuration, Reason: "agent-stopped", Detail: agent.Reason}
 	}

@@ -128,6 +128,8 @@ func (s *Session) bindAdopted(ctx context.Context, st *starting, q AdoptRequest)
 		return "", refusedRun("adopt", q.RunKey, "task-"+string(tasks[0].Life))
 	case strings.HasPrefix(tasks[0].StartedBy, StartedBy(l.Install, "")):
 		return "", refusedRun("adopt", q.RunKey, "task-taken") // whoever's it is
+	case tasks[0].lacks(q.Container):
+		return "", refuse("adopt", "run "+q.RunKey.String()+": "+noContainer(tasks[0], q.Container).Error(), invalidTask)
 	}
 	row, err := s.adoptRow(ctx, st, q)
 	if err != nil {

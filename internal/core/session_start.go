@@ -30,7 +30,7 @@ func (s *Session) Start(ctx context.Context, q StartRequest) (StartReport, error
 	if err := s.begin(ctx, st); err != nil {
 		return StartReport{}, err
 	}
-	for _, step := range []func(context.Context, *starting) (string, error){s.write, s.ensure, s.clone, s.restore, s.setup, s.snapshot, s.readyHook, s.startAgent} {
+	for _, step := range []func(context.Context, *starting) (string, error){s.write, s.ensure, s.enter, s.clone, s.restore, s.setup, s.snapshot, s.readyHook, s.startAgent} {
 		if st.run.Start.ReadyAt != 0 {
 			break
 		}
@@ -70,6 +70,9 @@ func (st *starting) ensured() Ensured {
 	}
 	return EnsuredCreated
 }
+
+// invalidTask is the code of a task that is not as its definition, or its host, says.
+const invalidTask = "invalid-task"
 
 // startError is why a start cannot be gone on with: the run ends.
 type startError struct {
@@ -390,6 +393,9 @@ func (s *Session) condemnFormer(ctx context.Context, r Run) error {
 // launch asks for a task of the run's own.
 func (s *Session) launch(ctx context.Context, st *starting) (waiting string, err error) {
 	r, err := s.Launcher.Launch(ctx, st.run, st.material, st.definition.spec(s.Cluster))
+	if refused, ok := errors.AsType[*TaskRefusedError](err); ok {
+		return "", &startError{invalidTask, refused}
+	}
 	switch {
 	case errors.Is(err, ErrLaunchPending):
 		return "launch", nil
@@ -470,9 +476,6 @@ func (s *Session) restoreHead(ctx context.Context, st *starting) (waiting string
 // startAgent begins the agent, once. Order: that it may begin is written first, under
 // the same condition as a decision to end the run, so that of the two one is refused.
 func (s *Session) startAgent(ctx context.Context, st *starting) (waiting string, err error) {
-	if s.pending(ctx, st.run) {
-		return "task", nil
-	}
 	env, err := s.secretsOf(ctx, st) // before it may begin: without them it does not
 	if err != nil {
 		return "", err
@@ -508,14 +511,24 @@ func (s *Session) startAgent(ctx context.Context, st *starting) (waiting string,
 	return "", s.note(ctx, st, start)
 }
 
-// pending reports whether ECS says that the run's new sandbox cannot be entered yet, which
-// most calls of a start would find out by trying. Whatever else it says is found out so.
-func (s *Session) pending(ctx context.Context, r Run) bool {
-	if r.Start.Resumed || r.Start.AskedAt != 0 {
-		return false
+// enter looks at the run's new sandbox before anything is tried in it: one that cannot be
+// entered yet is waited for, which most calls of a start would find out by trying, and one
+// without the definition's container never can be. Whatever else ECS says is found out so.
+func (s *Session) enter(ctx context.Context, st *starting) (waiting string, err error) {
+	r := st.run
+	if begun := r.Start.CloneAt != 0 || r.Start.SetupAt != 0 || r.Start.AskedAt != 0; r.Start.Resumed || begun {
+		return "", nil
 	}
 	tasks, err := s.Launcher.Describer.Describe(ctx, r.Cluster, []string{r.TaskARN})
-	return err == nil && len(tasks) == 1 && tasks[0].Life == TaskLives && tasks[0].Agents[r.Container].Status == "PENDING"
+	switch {
+	case err != nil || len(tasks) != 1 || tasks[0].Life != TaskLives:
+		return "", nil
+	case tasks[0].lacks(r.Container):
+		return "", &startError{invalidTask, noContainer(tasks[0], r.Container)}
+	case tasks[0].Agents[r.Container].Status == "PENDING":
+		return "task", nil
+	}
+	return "", nil
 }
 
 // unstarted tells whether an agent that was not heard of may still begin. Only what the
@@ -532,6 +545,8 @@ func (s *Session) unstarted(ctx context.Context, st *starting, err error) (waiti
 	switch d := s.Launcher.diagnose(ctx, st.run, err); {
 	case d.Gone:
 		return "", &startError{"sandbox-gone", fmt.Errorf("%s: %w", d.Detail, err)}
+	case d.Reason == containerUnknown:
+		return "", &startError{invalidTask, fmt.Errorf("container %q: %w", st.run.Container, err)}
 	case d.Healing == Configuration:
 		return "", &startError{"agent-not-started", fmt.Errorf("%s %s: %w", d.Reason, d.Detail, err)}
 	}

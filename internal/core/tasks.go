@@ -3,6 +3,9 @@ package core
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 )
 
 // TaskLife is what ECS says of a task. The zero value is "no answer".
@@ -33,6 +36,17 @@ type Task struct {
 	ExecEnabled bool
 	Agents      map[string]ExecAgent
 	Size        TaskSize // zero: not told. ECS tells of no public address
+}
+
+// lacks reports whether the task is known to have no container of that name.
+func (t Task) lacks(container string) bool {
+	_, has := t.Agents[container]
+	return len(t.Agents) > 0 && !has
+}
+
+// noContainer says what a task has instead of a container.
+func noContainer(t Task, container string) error {
+	return fmt.Errorf("container %q: want one of the task's: %s", container, strings.Join(slices.Sorted(maps.Keys(t.Agents)), ", "))
 }
 
 // TaskDescriber asks ECS about tasks.
@@ -70,8 +84,22 @@ type TaskSpec struct {
 // TaskRunner starts tasks.
 type TaskRunner interface {
 	// Start asks for one task, with ECS Exec on, and returns its ARN. The same token
-	// with the same specification gives the same task.
+	// with the same specification gives the same task. One that is refused however often
+	// it is asked for is a [*TaskRefusedError]; after any other error there may be a task.
 	Start(ctx context.Context, spec TaskSpec) (arn string, err error)
+}
+
+// TaskRefusedError tells that no such task is started, however often it is asked for: what
+// its specification names is not there, does not fit, or may not be used. An earlier call
+// with the same token may have started one all the same.
+type TaskRefusedError struct {
+	TaskDefinition, Cluster string
+	Code, Message           string // the task service's own
+}
+
+func (e *TaskRefusedError) Error() string {
+	return fmt.Sprintf("run task of %s in cluster %s: want a task definition, cluster, subnets and security groups that exist and that this installation may use: %s: %s",
+		e.TaskDefinition, e.Cluster, e.Code, e.Message)
 }
 
 // StartedBy is the name under which an installation starts the task of an
