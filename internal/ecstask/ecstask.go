@@ -222,10 +222,10 @@ func (t *Tasks) Start(ctx context.Context, spec core.TaskSpec) (string, error) {
 		}},
 	})
 	if err != nil {
-		return "", cmp.Or(refused(spec, err), fmt.Errorf("run task of %s: %w", spec.TaskDefinition, err))
+		return "", cmp.Or(ofCall(spec, err), fmt.Errorf("run task of %s: %w", spec.TaskDefinition, err))
 	}
 	if len(out.Tasks) != 1 || value(out.Tasks[0].TaskArn) == "" {
-		return "", cmp.Or(refusedFor(spec, out.Failures), fmt.Errorf("run task of %s: %s", spec.TaskDefinition, failures(out.Failures)))
+		return "", cmp.Or(ofAnswer(spec, out.Failures), fmt.Errorf("run task of %s: %s", spec.TaskDefinition, failures(out.Failures)))
 	}
 	return *out.Tasks[0].TaskArn, nil
 }

@@ -26,8 +26,8 @@ var passing = []string{
 // cluster that is deleted, or not there.
 var lastingFailures = []string{"INACTIVE", "MISSING"}
 
-// refused is the error of a call that is of no use to repeat, or nil.
-func refused(spec core.TaskSpec, err error) error {
+// ofCall is the error of a call that is of no use to repeat, or nil.
+func ofCall(spec core.TaskSpec, err error) error {
 	said, ok := errors.AsType[smithy.APIError](err)
 	if !ok || !slices.Contains(lasting, said.ErrorCode()) || passes(said.ErrorMessage()) {
 		return nil
@@ -40,9 +40,9 @@ func passes(message string) bool {
 	return slices.ContainsFunc(passing, func(word string) bool { return strings.Contains(message, word) })
 }
 
-// refusedFor is the error of an answer without a task that is of no use to ask for again,
+// ofAnswer is the error of an answer without a task that is of no use to ask for again,
 // or nil: one reason that heals is enough to try.
-func refusedFor(spec core.TaskSpec, all []types.Failure) error {
+func ofAnswer(spec core.TaskSpec, all []types.Failure) error {
 	heals := func(f types.Failure) bool { return !slices.Contains(lastingFailures, value(f.Reason)) }
 	if len(all) == 0 || slices.ContainsFunc(all, heals) {
 		return nil
