@@ -21,7 +21,7 @@ import (
 const module = "github.com/sandkeeper/sandkeeper"
 
 // adapters speak to one service each. The core's ports are all they share.
-var adapters = []string{"ddb", "s3blob", "sqsout", "ebout", "ecstask", "ecsexec", "lambdaprobe", "lambdacheckpoint", "lambdafn", "awssecrets"}
+var adapters = []string{"ddb", "s3blob", "sqsout", "ebout", "ecstask", "ecsexec", "lambdaprobe", "lambdacheckpoint", "lambdafn", "awssecrets", "spokes"}
 
 // layer is a rule: what package may not import, of the module, of the standard
 // library or of others.

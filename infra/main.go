@@ -3,8 +3,11 @@
 // also knows comes from internal/names, and nothing here grants by a construct's
 // convenience: each role is an explicit list.
 //
+// With the context "spoke" it is the stack of a spoke instead: what an installation needs
+// in another account or Region.
+//
 // What an installation may choose is told by the app's context, see
-// [sandkeeper.FromContext].
+// [sandkeeper.FromContext], and a spoke [sandkeeper.SpokeProps].
 package main
 
 import (
@@ -16,6 +19,10 @@ import (
 func main() {
 	defer jsii.Close()
 	app := awscdk.NewApp(nil)
-	sandkeeper.NewStack(app, sandkeeper.FromContext(app))
+	if spoke, ok := sandkeeper.SpokeFromContext(app); ok {
+		sandkeeper.NewSpokeStack(app, spoke)
+	} else {
+		sandkeeper.NewStack(app, sandkeeper.FromContext(app))
+	}
 	app.Synth(nil)
 }

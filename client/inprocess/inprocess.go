@@ -15,7 +15,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
-	"github.com/aws/aws-sdk-go-v2/service/ecs"
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
 	"github.com/aws/aws-sdk-go-v2/service/lambda"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -35,6 +34,7 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/lambdafn"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 	"github.com/sandkeeper/sandkeeper/internal/s3blob"
+	"github.com/sandkeeper/sandkeeper/internal/spokes"
 	"github.com/sandkeeper/sandkeeper/internal/sqsout"
 )
 
@@ -58,7 +58,7 @@ type Options struct {
 // needed are the outputs that it reads.
 var needed = []names.Output{
 	names.OutRunsTable, names.OutSandboxesTable, names.OutCheckpoints, names.OutBucket, names.OutReclaimQueue, names.OutEventBus,
-	names.OutCluster, names.OutCheckpoint, names.OutTools, names.OutReapFunction, names.OutInstall, names.OutLimits,
+	names.OutCluster, names.OutCheckpoint, names.OutTools, names.OutReapFunction, names.OutInstall, names.OutLimits, names.OutPlaces,
 }
 
 // Open wires the session API to an installation, and looks at the clock. The tenant of a
@@ -74,12 +74,16 @@ func Open(ctx context.Context, o Options) (client.API, error) {
 		return nil, fmt.Errorf("open session: %w", err)
 	}
 	h := &host{}
-	h.session = o.session(&h.clock, limits)
+	places, err := core.ReadPlaces(o.Outputs[string(names.OutPlaces)])
+	if err != nil {
+		return nil, fmt.Errorf("open session: %w", err)
+	}
+	h.session = o.session(&h.clock, limits, places)
 	return h, h.ready(ctx)
 }
 
 // session is the wiring of the session function.
-func (o Options) session(c *clock, limits core.Limits) *core.Session {
+func (o Options) session(c *clock, limits core.Limits, places core.Places) *core.Session {
 	out := func(key names.Output) string { return o.Outputs[string(key)] }
 	atECS := o.AWS.Copy()
 	if o.ECS != nil {
@@ -88,7 +92,8 @@ func (o Options) session(c *clock, limits core.Limits) *core.Session {
 	db := dynamodb.NewFromConfig(o.AWS, func(d *dynamodb.Options) { d.APIOptions = append(d.APIOptions, c.watch) })
 	runs, boxes := ddb.NewRuns(db, out(names.OutRunsTable)), ddb.NewSandboxes(db, out(names.OutSandboxesTable))
 	transactions := ddb.NewTransactions(db, out(names.OutRunsTable), out(names.OutSandboxesTable))
-	tasks, exec := &ecstask.Tasks{ECS: ecs.NewFromConfig(atECS)}, ecsexec.New(atECS)
+	fleet := spokes.New(atECS, places, string(names.Session))
+	tasks, exec := &ecstask.Tasks{ECS: fleet}, ecsexec.NewFleet(fleet)
 	functions := lambda.NewFromConfig(o.AWS)
 	blobs := s3blob.NewObjects(s3.NewFromConfig(o.AWS, func(s *s3.Options) { s.UsePathStyle = o.AWS.BaseEndpoint != nil }), out(names.OutBucket))
 	return &core.Session{
@@ -111,7 +116,7 @@ func (o Options) session(c *clock, limits core.Limits) *core.Session {
 		ToolsURL:   &lambdacheckpoint.Address{Lambda: functions, Function: out(names.OutTools), Dial: o.AWS.BaseEndpoint},
 		Secrets:    &awssecrets.Values{Secrets: secretsmanager.NewFromConfig(o.AWS), Parameters: ssm.NewFromConfig(o.AWS)},
 		Setups:     core.ExecSetups{Exec: exec, Format: core.DefaultJournal},
-		Checkpoint: core.CheckpointFinished, Provider: ecstask.Provider, Cluster: out(names.OutCluster), Logger: o.Logger,
+		Checkpoint: core.CheckpointFinished, Provider: ecstask.Provider, Cluster: out(names.OutCluster), Places: places, Logger: o.Logger,
 	}
 }
 

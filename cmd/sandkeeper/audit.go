@@ -99,7 +99,7 @@ func (in *installation) audit(ctx context.Context, grace time.Duration) (core.Au
 	limits.LeakGrace = grace
 	a := core.Auditor{
 		Lister: in.tasks, Tasks: in.tasks, Runs: in.runs, Index: in.runs, Sandboxes: in.boxes, Ledger: in.boxes, Due: in.boxes,
-		Install: in.out[names.OutInstall], Cluster: in.out[names.OutCluster], Limits: limits,
+		Install: in.out[names.OutInstall], Cluster: in.out[names.OutCluster], Abroad: in.places.Abroad(), Limits: limits,
 	}
 	return a.Run(ctx)
 }

@@ -190,7 +190,7 @@ func (c *costCommand) sizes(ctx context.Context, in *installation, runs []core.R
 func (in *installation) rawTasks(ctx context.Context, cluster string, arns []string) ([]types.Task, error) {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
-	answer, err := in.ecs.DescribeTasks(ctx, &ecs.DescribeTasksInput{Cluster: &cluster, Tasks: arns})
+	answer, err := in.fleet.DescribeTasks(ctx, &ecs.DescribeTasksInput{Cluster: &cluster, Tasks: arns})
 	if err != nil {
 		return nil, fmt.Errorf("describe %d tasks in %s: %w", len(arns), cluster, err)
 	}

@@ -257,10 +257,16 @@ func wrongInDefinition(def *ecstypes.TaskDefinition) []string {
 
 // tasks checks that the living tasks of this installation can be asked.
 func (d *doctor) tasks(ctx context.Context) {
-	cluster := d.in.out[names.OutCluster]
+	for _, cluster := range slices.Concat([]string{d.in.out[names.OutCluster]}, d.in.places.Abroad()) {
+		d.tasksOf(ctx, cluster)
+	}
+}
+
+// tasksOf checks those of one cluster.
+func (d *doctor) tasksOf(ctx context.Context, cluster string) {
 	arns, err := d.in.tasks.Living(ctx, cluster)
 	if err != nil {
-		d.unknown(err)
+		d.unknownOf("cluster "+cluster, err)
 		return
 	}
 	ours, deaf := 0, 0
@@ -282,7 +288,11 @@ func (d *doctor) tasks(ctx context.Context) {
 		}
 	}
 	if deaf == 0 {
-		d.ok("%d living tasks, %d of them ours, each with ECS Exec", len(arns), ours)
+		where := ""
+		if cluster != d.in.out[names.OutCluster] {
+			where = " in " + cluster
+		}
+		d.ok("%d living tasks%s, %d of them ours, each with ECS Exec", len(arns), where, ours)
 	}
 }
 
@@ -359,7 +369,7 @@ func (d *doctor) sandboxes(ctx context.Context) {
 		return
 	}
 	byStart(runs)
-	exec, asked := ecsexec.New(d.in.cfg), 0
+	exec, asked := ecsexec.NewFleet(d.in.fleet), 0
 	for _, r := range runs {
 		if r.TaskARN == "" || r.Status.Terminal() || asked == d.command.Sandboxes {
 			continue

@@ -31,6 +31,7 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/lambdaprobe"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 	"github.com/sandkeeper/sandkeeper/internal/s3blob"
+	"github.com/sandkeeper/sandkeeper/internal/spokes"
 	"github.com/sandkeeper/sandkeeper/internal/sqsout"
 )
 
@@ -40,13 +41,15 @@ type installation struct {
 	cfg     aws.Config
 	out     map[names.Output]string
 	limits  core.Limits // what the installation chose of them
+	places  core.Places // where its sandboxes may be
 
 	runs   *ddb.Runs
 	boxes  *ddb.Sandboxes
 	reader *ddb.Reader
 	blobs  *s3blob.Blobs
 	tasks  *ecstask.Tasks
-	ecs    *ecs.Client
+	ecs    *ecs.Client   // of the installation's own account and Region
+	fleet  *spokes.Fleet // and of its spokes
 	queues *sqs.Client
 	lambda *lambda.Client
 	probe  core.RemoteProber
@@ -79,13 +82,19 @@ func open(ctx context.Context, g *globals) (*installation, error) {
 	if in.limits, err = core.ReadLimits(cmp.Or(in.out[names.OutLimits], "{}")); err != nil {
 		return nil, fmt.Errorf("output %s: %w", names.OutLimits, err)
 	}
+	if text := in.out[names.OutPlaces]; text != "" {
+		if in.places, err = core.ReadPlaces(text); err != nil {
+			return nil, fmt.Errorf("output %s: %w", names.OutPlaces, err)
+		}
+	}
 	db := dynamodb.NewFromConfig(cfg)
 	in.ecs, in.queues, in.lambda = ecs.NewFromConfig(cfg), sqs.NewFromConfig(cfg), lambda.NewFromConfig(cfg)
 	in.runs = ddb.NewRuns(db, in.out[names.OutRunsTable])
 	in.boxes = ddb.NewSandboxes(db, in.out[names.OutSandboxesTable])
 	in.reader = ddb.NewReader(db, in.out[names.OutRunsTable], in.out[names.OutSandboxesTable])
 	in.blobs = s3blob.New(s3.NewFromConfig(cfg, pathStyle), in.out[names.OutBucket])
-	in.tasks = &ecstask.Tasks{ECS: in.ecs}
+	in.fleet = spokes.New(cfg, in.places, names.Operator)
+	in.tasks = &ecstask.Tasks{ECS: in.fleet}
 	in.probe = core.RemoteProber{Caller: &lambdaprobe.Caller{
 		Lambda: in.lambda, Function: in.out[names.OutProbeFunction], Timeout: core.DefaultLimits.ProbeTimeout,
 	}}

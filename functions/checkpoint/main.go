@@ -21,6 +21,7 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/lambdacheckpoint"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 	"github.com/sandkeeper/sandkeeper/internal/s3blob"
+	"github.com/sandkeeper/sandkeeper/internal/spokes"
 	"github.com/sandkeeper/sandkeeper/internal/sqsout"
 )
 
@@ -32,7 +33,7 @@ func main() {
 	}
 	db, functions := dynamodb.NewFromConfig(b.AWS), awslambda.NewFromConfig(b.AWS)
 	objects := s3blob.NewObjects(s3.NewFromConfig(b.AWS), b.Get(names.LogBucket))
-	agents := core.ExecJobStarter{Exec: ecsexec.New(b.AWS), Format: core.DefaultJournal}
+	agents := core.ExecJobStarter{Exec: ecsexec.NewFleet(spokes.New(b.AWS, b.Places, string(names.Checkpoint))), Format: core.DefaultJournal}
 	keeper := &core.Keeper{
 		Threads: ddb.NewThreads(db, b.Get(names.CheckpointsTable)), Objects: objects, Blobs: objects, Manifests: archive.Reader{},
 		Sandboxes: ddb.NewSandboxes(db, b.Get(names.SandboxesTable)), Agents: agents,

@@ -10,12 +10,13 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/ddb"
 	"github.com/sandkeeper/sandkeeper/internal/ecsexec"
 	"github.com/sandkeeper/sandkeeper/internal/names"
+	"github.com/sandkeeper/sandkeeper/internal/spokes"
 )
 
 func main() {
 	b := boot.New(names.Probe)
 	journals := &core.JournalProber{
-		Exec:      ecsexec.New(b.AWS),
+		Exec:      ecsexec.NewFleet(spokes.New(b.AWS, b.Places, string(names.Probe))),
 		Sandboxes: ddb.NewSandboxes(dynamodb.NewFromConfig(b.AWS), b.Get(names.SandboxesTable)),
 		Format:    core.DefaultJournal,
 		Limits:    core.DefaultLimits,

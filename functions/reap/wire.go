@@ -2,7 +2,6 @@ package main
 
 import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
-	"github.com/aws/aws-sdk-go-v2/service/ecs"
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
 	awslambda "github.com/aws/aws-sdk-go-v2/service/lambda"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -15,6 +14,7 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/lambdaprobe"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 	"github.com/sandkeeper/sandkeeper/internal/s3blob"
+	"github.com/sandkeeper/sandkeeper/internal/spokes"
 	"github.com/sandkeeper/sandkeeper/internal/sqsout"
 )
 
@@ -24,7 +24,7 @@ func wire(b *boot.Boot) *core.Sweep {
 	runs := ddb.NewRuns(db, b.Get(names.RunsTable))
 	boxes := ddb.NewSandboxes(db, b.Get(names.SandboxesTable))
 	blobs := s3blob.NewObjects(s3.NewFromConfig(b.AWS), b.Get(names.LogBucket))
-	tasks := &ecstask.Tasks{ECS: ecs.NewFromConfig(b.AWS)}
+	tasks := &ecstask.Tasks{ECS: spokes.New(b.AWS, b.Places, string(names.Reap))}
 	probe := core.RemoteProber{Caller: &lambdaprobe.Caller{
 		Lambda: awslambda.NewFromConfig(b.AWS), Function: b.Get(names.ProbeFunction), Timeout: limits.ProbeTimeout,
 	}}
@@ -39,7 +39,7 @@ func wire(b *boot.Boot) *core.Sweep {
 		Queue:     sqsout.New(queues, b.Get(names.ReclaimQueue)),
 		Fanout:    sqsout.NewShards(queues, b.Get(names.ShardQueue)),
 		Announcer: ebout.New(eventbridge.NewFromConfig(b.AWS), b.Get(names.EventBus)),
-		Install:   b.Get(names.Install), Provider: ecstask.Provider, Cluster: b.Get(names.Cluster),
+		Install:   b.Get(names.Install), Provider: ecstask.Provider, Cluster: b.Get(names.Cluster), Abroad: b.Places.Abroad(),
 		Checkpoint: core.CheckpointFinished,
 		Limits:     limits, Logger: b.Log,
 	}

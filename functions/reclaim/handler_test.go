@@ -112,8 +112,11 @@ func TestTheStackChoosesWhatAFailedCheckpointDoes(t *testing.T) {
 	t.Setenv("AWS_REGION", "us-east-1")
 	for _, key := range names.Env[names.Reclaim] {
 		value := "some"
-		if key == names.Limits {
+		switch key {
+		case names.Limits:
 			value = "{}"
+		case names.Places:
+			value = `{"home":"arn:aws:ecs:us-east-1:000000000000:cluster/c","spokes":[]}`
 		}
 		if allowed := names.Values[key]; allowed != nil {
 			value = allowed[0]

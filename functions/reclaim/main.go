@@ -5,7 +5,6 @@ package main
 import (
 	"github.com/aws/aws-lambda-go/lambda"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
-	"github.com/aws/aws-sdk-go-v2/service/ecs"
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
 	awslambda "github.com/aws/aws-sdk-go-v2/service/lambda"
 	"github.com/sandkeeper/sandkeeper/internal/boot"
@@ -16,6 +15,7 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/lambdacheckpoint"
 	"github.com/sandkeeper/sandkeeper/internal/lambdafn"
 	"github.com/sandkeeper/sandkeeper/internal/names"
+	"github.com/sandkeeper/sandkeeper/internal/spokes"
 )
 
 func main() {
@@ -33,7 +33,7 @@ var onFailure = map[string]core.OnFailure{
 func wire(b *boot.Boot) *core.Reclaimer {
 	db := dynamodb.NewFromConfig(b.AWS)
 	boxes := ddb.NewSandboxes(db, b.Get(names.SandboxesTable))
-	tasks := &ecstask.Tasks{ECS: ecs.NewFromConfig(b.AWS)}
+	tasks := &ecstask.Tasks{ECS: spokes.New(b.AWS, b.Places, string(names.Reclaim))}
 	limits := b.Limits
 	functions := awslambda.NewFromConfig(b.AWS)
 	return &core.Reclaimer{

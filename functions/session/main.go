@@ -9,7 +9,6 @@ import (
 
 	"github.com/aws/aws-lambda-go/lambda"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
-	"github.com/aws/aws-sdk-go-v2/service/ecs"
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
 	awslambda "github.com/aws/aws-sdk-go-v2/service/lambda"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -28,6 +27,7 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/lambdafn"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 	"github.com/sandkeeper/sandkeeper/internal/s3blob"
+	"github.com/sandkeeper/sandkeeper/internal/spokes"
 	"github.com/sandkeeper/sandkeeper/internal/sqsout"
 )
 
@@ -46,8 +46,8 @@ func session(b *boot.Boot) *core.Session {
 	db := dynamodb.NewFromConfig(b.AWS)
 	runs, boxes := ddb.NewRuns(db, b.Get(names.RunsTable)), ddb.NewSandboxes(db, b.Get(names.SandboxesTable))
 	transactions := ddb.NewTransactions(db, b.Get(names.RunsTable), b.Get(names.SandboxesTable))
-	tasks := &ecstask.Tasks{ECS: ecs.NewFromConfig(b.AWS)}
-	exec := ecsexec.New(b.AWS)
+	fleet := spokes.New(b.AWS, b.Places, string(names.Session))
+	tasks, exec := &ecstask.Tasks{ECS: fleet}, ecsexec.NewFleet(fleet)
 	functions, hosts := awslambda.NewFromConfig(b.AWS), lambdafn.Allowed(b.Get(names.HostFunctions))
 	blobs := s3blob.NewObjects(s3.NewFromConfig(b.AWS), b.Get(names.LogBucket))
 	quota, err := strconv.Atoi(b.Get(names.SandboxesPerTenant))
@@ -74,6 +74,6 @@ func session(b *boot.Boot) *core.Session {
 		ToolsURL:   &lambdacheckpoint.Address{Lambda: functions, Function: b.Get(names.ToolsFunction), Dial: b.AWS.BaseEndpoint},
 		Secrets:    &awssecrets.Values{Secrets: secretsmanager.NewFromConfig(b.AWS), Parameters: ssm.NewFromConfig(b.AWS)},
 		Setups:     core.ExecSetups{Exec: exec, Format: core.DefaultJournal},
-		Checkpoint: core.CheckpointFinished, Provider: ecstask.Provider, Cluster: b.Get(names.Cluster), Logger: b.Log,
+		Checkpoint: core.CheckpointFinished, Provider: ecstask.Provider, Cluster: b.Get(names.Cluster), Places: b.Places, Logger: b.Log,
 	}
 }

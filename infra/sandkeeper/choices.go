@@ -230,12 +230,5 @@ func (k *Keeper) definitions() []*string {
 
 // tagged are the conditions of what is done to a task.
 func (k *Keeper) tagged() map[string]any {
-	if len(k.props.TaskTags) == 0 {
-		return nil
-	}
-	tags := map[string]any{}
-	for name, value := range k.props.TaskTags {
-		tags["aws:ResourceTag/"+name] = value
-	}
-	return map[string]any{"StringEquals": tags}
+	return tagConditions(k.props.TaskTags)
 }

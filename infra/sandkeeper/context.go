@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/aws/aws-cdk-go/awscdk/v2"
+	"github.com/sandkeeper/sandkeeper/internal/core"
 )
 
 // FromContext reads an app's context; what is not given has the default of [Props]. The
@@ -18,7 +19,7 @@ import (
 // secretArns (ARNs, between commas), sandboxesPerTenant,
 // keepCheckpoints, eventBus (name of the bus that hears what becomes of runs), tenants,
 // vpc and subnets (ids of what is there), securityGroup, cluster (name of one that is
-// there), taskFamilies, taskRoles (ARNs), taskTags (key=value), scheduleMinutes, runTTL,
+// there), taskFamilies, taskRoles (ARNs), taskTags (key=value), spokes (JSON: role, region, externalId, clusters of each), scheduleMinutes, runTTL,
 // pauseTTL, idleTTL, retention, checkpointHold, breakerWindow, breakerMost, key (ARN),
 // permissionsBoundary (ARN), logDays, logClass (standard or infrequent), tracing=true,
 // removal (retain or destroy), tags (key=value), alarmTopic (ARN), idleBurnUSD, runbook (address), monitoring=false,
@@ -47,6 +48,7 @@ func FromContext(app awscdk.App) Props {
 		TaskFamilies:          c.list("taskFamilies"),
 		TaskRoles:             c.list("taskRoles"),
 		TaskTags:              c.pairs("taskTags"),
+		Spokes:                c.spokes(),
 		ScheduleMinutes:       c.whole("scheduleMinutes"),
 		Limits:                c.limits(),
 		Key:                   c.text("key"),
@@ -148,6 +150,25 @@ func (c reader) pairs(key string) map[string]string {
 		}
 		out[name] = value
 	}
+	return out
+}
+
+// json reads a context that is JSON, and reports whether there is one.
+func (c reader) json(key string, into any) bool {
+	v := c.app.Node().TryGetContext(&key)
+	if v == nil || v == "" {
+		return false
+	}
+	if err := core.DecodeStrict([]byte(jsonText(v)), into); err != nil {
+		panic(fmt.Errorf("context %s: %w", key, err))
+	}
+	return true
+}
+
+// spokes are those that are there.
+func (c reader) spokes() []core.Spoke {
+	var out []core.Spoke
+	c.json("spokes", &out)
 	return out
 }
 

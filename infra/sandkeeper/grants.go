@@ -3,6 +3,7 @@ package sandkeeper
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/aws/aws-cdk-go/awscdk/v2"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsecs"
@@ -43,7 +44,7 @@ func (k *Keeper) GrantOperator(to awsiam.IGrantable) {
 
 func (k *Keeper) operatorGrants() []grant {
 	stack := k.stack.FormatArn(&awscdk.ArnComponents{Service: new("cloudformation"), Resource: new("stack"), ResourceName: join(*k.stack.StackName(), "/*")})
-	return append(k.ciphers(), grant{
+	return append(slices.Concat(k.ciphers(), k.assumes()), grant{
 		actions: []string{"cloudformation:DescribeStacks"}, resources: []*string{stack},
 	}, grant{
 		actions:   []string{"dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:Query", "dynamodb:Scan", "dynamodb:UpdateItem"},

@@ -339,9 +339,11 @@ func (k *Keeper) probe() awslambda.Function {
 		about:    "Asks sandboxes' journals by ECS Exec whether their agents ended",
 		timeout:  core.DefaultLimits.ProbeTimeout,
 		memoryMB: 512,
-		env:      map[names.Key]*string{names.SandboxesTable: k.sandboxes.TableName(), names.Install: &k.props.Install},
-		local:    k.endpoints,
-		grants:   k.probeGrants(),
+		env: map[names.Key]*string{
+			names.SandboxesTable: k.sandboxes.TableName(), names.Install: &k.props.Install, names.Places: k.placesText(),
+		},
+		local:  k.endpoints,
+		grants: k.probeGrants(),
 	})
 }
 
@@ -362,6 +364,7 @@ func (k *Keeper) checkpoint() (awslambda.Function, *string) {
 			names.CheckpointFunction: new(deployedName(k.props, names.Checkpoint)),
 			names.KeepCheckpoints:    k.keepCheckpoints(),
 			names.Install:            &k.props.Install,
+			names.Places:             k.placesText(),
 		},
 		local:    k.endpoints,
 		grants:   k.checkpointGrants(),
@@ -419,6 +422,7 @@ func (k *Keeper) reclaim(checkpoint awslambda.Function) awslambda.Function {
 			names.Limits:             k.limitsText(),
 			names.Mode:               &k.props.Mode,
 			names.OnFailure:          &k.props.OnFailure,
+			names.Places:             k.placesText(),
 		},
 		local:  k.endpoints,
 		grants: k.reclaimGrants(checkpoint),
@@ -445,6 +449,7 @@ func (k *Keeper) reap(probe awslambda.Function) awslambda.Function {
 			names.Install:        &k.props.Install,
 			names.Limits:         k.limitsText(),
 			names.Mode:           &k.props.Mode,
+			names.Places:         k.placesText(),
 		},
 		local:    k.endpoints,
 		grants:   k.reapGrants(probe),
@@ -478,6 +483,7 @@ func (k *Keeper) session(reap, checkpoint awslambda.Function) awslambda.Function
 			names.Install:            &k.props.Install,
 			names.Limits:             k.limitsText(),
 			names.Tenants:            &k.props.Tenants,
+			names.Places:             k.placesText(),
 			names.SandboxesPerTenant: number("sandboxesPerTenant", k.props.SandboxesPerTenant),
 		},
 		local: k.endpoints,
@@ -543,36 +549,19 @@ func (k *Keeper) schedule(t timetable, invoke awsiam.IRole) {
 	})
 }
 
-// taskEvents sends the stopped tasks of the cluster to reap: a hint to look now.
+// taskEvents sends the stopped tasks of the clusters to reap: a hint to look now.
 func (k *Keeper) taskEvents(reap awslambda.Function) {
 	k.taskRule("task-stopped", names.SourceECS, reap)
+	k.hears()
 	if k.props.Local {
 		k.taskRule("local-task-stopped", names.SourceLocalECS, reap)
 	}
 }
 
 func (k *Keeper) taskRule(id, source string, reap awslambda.Function) {
-	detail := map[string]any{
-		"clusterArn": []*string{k.cluster.ClusterArn()},
-		// A task that ECS is about to end still runs; of the statuses between there is
-		// nothing to do, since ECS Exec reaches nothing any more.
-		"lastStatus":    []*string{new(names.TaskRunning), new(names.TaskStopped)},
-		"desiredStatus": []*string{new(names.TaskStopped)},
-	}
-	if families := k.families(); families != nil {
-		groups := make([]string, len(families))
-		for i, f := range families {
-			groups[i] = "family:" + f
-		}
-		detail["group"] = groups
-	}
 	awsevents.NewRule(k.Construct, &id, &awsevents.RuleProps{
-		Description: new("Tasks of the sandboxes' cluster that have stopped or are about to"),
-		EventPattern: &awsevents.EventPattern{
-			Source:     texts([]string{source}),
-			DetailType: texts([]string{names.DetailTaskState}),
-			Detail:     &detail,
-		},
+		Description:  new("Tasks of the sandboxes' clusters that have stopped or are about to"),
+		EventPattern: taskPattern(source, k.clusterARNs(), k.families()),
 		Targets: &[]awsevents.IRuleTarget{awseventstargets.NewLambdaFunction(reap, &awseventstargets.LambdaFunctionProps{
 			RetryAttempts: new(0.0),
 			MaxEventAge:   duration(time.Minute),
@@ -596,6 +585,7 @@ func (k *Keeper) outputs(more map[names.Output]*string) {
 		names.OutInstall:         &k.props.Install,
 		names.OutLimits:          k.limitsText(),
 		names.OutMode:            &k.props.Mode,
+		names.OutPlaces:          k.placesText(),
 	}
 	maps.Copy(all, more)
 	for _, id := range slices.Sorted(maps.Keys(all)) {

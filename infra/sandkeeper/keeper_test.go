@@ -164,6 +164,13 @@ func flatFunction(function string, argument any) string {
 	case function == "Fn::GetAtt":
 		return readable(flat(list[0])) + "." + flat(list[1])
 	case function == "Fn::Join":
+		var parts []string
+		if many, ok := list[1].([]any); ok {
+			for _, part := range many {
+				parts = append(parts, flat(part))
+			}
+			return strings.Join(parts, flat(list[0]))
+		}
 		return strings.ReplaceAll(flat(list[1]), ",", flat(list[0]))
 	}
 	return function + "(" + flat(argument) + ")"
@@ -921,9 +928,10 @@ func grants(t *testing.T, role resource) []string {
 func conditions(v any) string {
 	all, _ := v.(properties)
 	var text strings.Builder
-	for operator, tests := range all {
-		for key, value := range tests.(properties) {
-			fmt.Fprintf(&text, " if %s %s %s", operator, key, flat(value))
+	for _, operator := range slices.Sorted(maps.Keys(all)) {
+		tests := all[operator].(properties)
+		for _, key := range slices.Sorted(maps.Keys(tests)) {
+			fmt.Fprintf(&text, " if %s %s %s", operator, key, flat(tests[key]))
 		}
 	}
 	return text.String()
@@ -975,7 +983,7 @@ func TestOutputs(t *testing.T) {
 		names.OutDeadLetterQueue, names.OutCluster, names.OutTaskDefinition, names.OutReapFunction,
 		names.OutProbeFunction, names.OutReclaimFunction, names.OutSubnets, names.OutSecurityGroup, names.OutInstall, names.OutMode,
 		names.OutShardQueue, names.OutShardDead, names.OutEventDead, names.OutEventBus, names.OutCheckpoint, names.OutCheckpointURL, names.OutSession,
-		names.OutTools, names.OutToolsURL,
+		names.OutTools, names.OutToolsURL, names.OutPlaces,
 	} {
 		if production.Outputs[string(output)] == nil {
 			t.Errorf("no output %s", output)

@@ -27,6 +27,7 @@ func TestAwsSolutionsFindsNothing(t *testing.T) {
 			out := t.TempDir()
 			app := awscdk.NewApp(&awscdk.AppProps{Outdir: &out, Context: &context})
 			NewStack(app, FromContext(app))
+			NewSpokeStack(app, SpokeProps{Hub: "arn:aws:ecs:us-east-1:444455556666:cluster/keeper", ExternalID: "7d0e", Clusters: []string{"agents"}})
 			awscdk.Aspects_Of(app).Add(cdknag.NewAwsSolutionsChecks(&cdknag.NagPackProps{
 				Reports: new(true), ReportFormats: &[]cdknag.NagReportFormat{cdknag.NagReportFormat_JSON},
 			}), nil)

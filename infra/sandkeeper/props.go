@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
@@ -58,6 +59,10 @@ type Props struct {
 	// TaskTags are tags that a task must have to be asked or stopped. Task
 	// definitions hand theirs on to their tasks.
 	TaskTags map[string]string
+
+	// Spokes are other accounts and Regions in which sandboxes may run; [NewSpoke] makes
+	// what each needs.
+	Spokes []core.Spoke
 
 	// ScheduleMinutes is how often reap sweeps, at most every third minute. Default: each.
 	ScheduleMinutes int

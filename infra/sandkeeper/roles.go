@@ -16,7 +16,7 @@ import (
 // parts; ConditionCheckItem is the part that only looks.
 
 func (k *Keeper) reapGrants(probe awslambda.Function) []grant {
-	return append(k.spooled(), []grant{{
+	return append(slices.Concat(k.spooled(), k.assumes()), []grant{{
 		// No Scan, and no DeleteItem: an item that carries an epoch is never deleted.
 		actions: []string{
 			"dynamodb:BatchGetItem", "dynamodb:ConditionCheckItem", "dynamodb:GetItem",
@@ -57,7 +57,7 @@ func (k *Keeper) announces() grant {
 }
 
 func (k *Keeper) probeGrants() []grant {
-	return append(k.execs(), grant{
+	return append(slices.Concat(k.execs(), k.assumes()), grant{
 		actions: []string{"dynamodb:GetItem"}, resources: []*string{k.sandboxes.TableArn()},
 	})
 }
@@ -80,7 +80,7 @@ func (k *Keeper) execs() []grant {
 
 func (k *Keeper) checkpointGrants() []grant {
 	objects := k.bucket.ArnForObjects(join("*/", names.ThreadsPrefix, "/*"))
-	return append(k.execs(), grant{
+	return append(slices.Concat(k.execs(), k.assumes()), grant{
 		// DeleteItem is for checkpoints, their names and pins; the item of a thread, which
 		// carries its fence, is deleted by no code.
 		actions: []string{
@@ -110,7 +110,7 @@ func (k *Keeper) checkpointGrants() []grant {
 }
 
 func (k *Keeper) reclaimGrants(checkpoint awslambda.Function) []grant {
-	return append(k.invokesHost(), []grant{{
+	return append(slices.Concat(k.invokesHost(), k.assumes()), []grant{{
 		actions: []string{"lambda:InvokeFunction"}, resources: []*string{checkpoint.FunctionArn()},
 	}, {
 		// The writer lease of the thread whose workspace is owed.
@@ -180,7 +180,7 @@ func (k *Keeper) spooled() []grant {
 }
 
 func (k *Keeper) sessionGrants(checkpoint awslambda.Function) []grant {
-	return append(slices.Concat(k.execs(), k.invokesHost(), k.spooled(), k.readsSecrets()), grant{
+	return append(slices.Concat(k.execs(), k.assumes(), k.invokesHost(), k.spooled(), k.readsSecrets()), grant{
 		// Where agents reach the tools.
 		actions: []string{"lambda:GetFunctionUrlConfig"}, resources: []*string{k.functionNamed(deployedName(k.props, names.Tools))},
 	}, grant{

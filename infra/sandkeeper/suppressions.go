@@ -2,6 +2,7 @@ package sandkeeper
 
 import (
 	"github.com/aws/aws-cdk-go/awscdk/v2"
+	"github.com/aws/constructs-go/constructs/v10"
 )
 
 // suppression is a finding of cdk-nag that stands, with the reason.
@@ -26,7 +27,9 @@ var suppressions = []suppression{
 
 // suppress writes the reasons where cdk-nag looks for them, in whatever app the installation
 // is made.
-func (k *Keeper) suppress() {
+func (k *Keeper) suppress() { suppressIn(k.Construct) }
+
+func suppressIn(scope constructs.Construct) {
 	byKind := map[string][]any{}
 	for _, s := range suppressions {
 		entry := map[string]any{"id": s.rule, "reason": s.reason}
@@ -35,7 +38,7 @@ func (k *Keeper) suppress() {
 		}
 		byKind[s.kind] = append(byKind[s.kind], entry)
 	}
-	for _, node := range *k.Node().FindAll("") {
+	for _, node := range *scope.Node().FindAll("") {
 		r, ok := node.(awscdk.CfnResource)
 		if !ok || byKind[*r.CfnResourceType()] == nil {
 			continue

@@ -36,6 +36,8 @@ type Boot struct {
 
 	// Limits are the installation's, where the function reads them; else the defaults.
 	Limits core.Limits
+	// Places are where ECS is asked, where the function reads them.
+	Places core.Places
 
 	throttles *throttles
 	env       Env
@@ -72,6 +74,12 @@ func load(f names.Function, lookup func(string) (string, bool)) (*Boot, error) {
 			return nil, fmt.Errorf("boot %s: %s: %w", f, names.Limits, err)
 		}
 	}
+	var places core.Places
+	if slices.Contains(names.Env[f], names.Places) {
+		if places, err = core.ReadPlaces(env.Get(names.Places)); err != nil {
+			return nil, fmt.Errorf("boot %s: %s: %w", f, names.Places, err)
+		}
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), configWithin)
 	defer cancel()
 	loaded, err := config.LoadDefaultConfig(ctx)
@@ -81,7 +89,7 @@ func load(f names.Function, lookup func(string) (string, bool)) (*Boot, error) {
 	turned := new(throttles)
 	loaded.APIOptions = append(loaded.APIOptions, turned.watch)
 	return &Boot{
-		AWS: loaded, Log: slog.New(lambdacontext.NewLogHandler()), env: env, Limits: limits, throttles: turned,
+		AWS: loaded, Log: slog.New(lambdacontext.NewLogHandler()), env: env, Limits: limits, Places: places, throttles: turned,
 		Meter: &metrics.Meter{Out: os.Stdout, Install: env.Get(names.Install), Function: f},
 	}, nil
 }

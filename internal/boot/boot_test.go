@@ -19,8 +19,11 @@ func whole(key string) (string, bool) {
 	if allowed := names.Values[names.Key(key)]; len(allowed) > 0 {
 		return allowed[len(allowed)-1], true
 	}
-	if key == string(names.Limits) {
+	switch names.Key(key) {
+	case names.Limits:
 		return "{}", true
+	case names.Places:
+		return `{"home":"arn:aws:ecs:us-east-1:000000000000:cluster/sandkeeper","spokes":[]}`, true
 	}
 	return "value of " + key, true
 }
@@ -51,7 +54,7 @@ func TestReadEnvNamesAllThatIsMissing(t *testing.T) {
 	_, err := boot.ReadEnv(names.Reclaim, func(key string) (string, bool) {
 		return "", key == string(names.RunsTable) // set, but empty
 	})
-	if err == nil || err.Error() != "boot reclaim: missing environment: RUNS_TABLE, SANDBOXES_TABLE, CHECKPOINTS_TABLE, CHECKPOINT_FUNCTION, HOST_FUNCTIONS, EVENT_BUS, INSTALL, LIMITS, MODE, ON_CHECKPOINT_FAILURE" {
+	if err == nil || err.Error() != "boot reclaim: missing environment: RUNS_TABLE, SANDBOXES_TABLE, CHECKPOINTS_TABLE, CHECKPOINT_FUNCTION, HOST_FUNCTIONS, EVENT_BUS, INSTALL, LIMITS, MODE, ON_CHECKPOINT_FAILURE, PLACES" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -60,7 +63,7 @@ func TestReadEnvRefusesAValueThatIsNone(t *testing.T) {
 	for _, tt := range []struct{ name, mode, tables, want string }{
 		{"another mode", "dry-run", "t", `boot reclaim: MODE: want observe or enforce, got "dry-run"`},
 		{"a mode in capitals", "OBSERVE", "t", `boot reclaim: MODE: want observe or enforce, got "OBSERVE"`},
-		{"with others that are missing", "on", "", `boot reclaim: missing environment: RUNS_TABLE, SANDBOXES_TABLE, CHECKPOINTS_TABLE, CHECKPOINT_FUNCTION, HOST_FUNCTIONS, EVENT_BUS, INSTALL, LIMITS; MODE: want observe or enforce, got "on"`},
+		{"with others that are missing", "on", "", `boot reclaim: missing environment: RUNS_TABLE, SANDBOXES_TABLE, CHECKPOINTS_TABLE, CHECKPOINT_FUNCTION, HOST_FUNCTIONS, EVENT_BUS, INSTALL, LIMITS, PLACES; MODE: want observe or enforce, got "on"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := boot.ReadEnv(names.Reclaim, func(key string) (string, bool) {
@@ -133,7 +136,7 @@ func TestNewExits(t *testing.T) {
 	if command.ProcessState.ExitCode() != 1 {
 		t.Errorf("exit %d (%v), want 1", command.ProcessState.ExitCode(), err)
 	}
-	if got, want := string(output), "boot probe: missing environment: SANDBOXES_TABLE, INSTALL\n"; got != want {
+	if got, want := string(output), "boot probe: missing environment: SANDBOXES_TABLE, INSTALL, PLACES\n"; got != want {
 		t.Errorf("said %q, want %q", got, want)
 	}
 }

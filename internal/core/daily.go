@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -41,16 +42,15 @@ type DailyReport struct {
 // Daily compares ECS with the ledger, and removes leftover journals from idle
 // sandboxes. The cloud is listed first and the records are read after it: a task
 // that began meanwhile has its row before it exists (I6). It fails only where the
-// tasks cannot be listed.
+// tasks of a cluster cannot be listed; those of the others are audited all the same,
+// and reported.
 func (s *Sweep) Daily(ctx context.Context) (DailyReport, error) {
 	control, err := s.Controls.Control(ctx)
 	if err != nil {
 		return DailyReport{}, fmt.Errorf("daily: %w", err)
 	}
 	report := DailyReport{Leaked: []Leak{}, Pruned: []PruneReport{}}
-	if err := s.audit(ctx, control, &report); err != nil {
-		return DailyReport{}, fmt.Errorf("daily: %w", err)
-	}
+	unlisted := s.audit(ctx, control, &report)
 	if control.Stops() {
 		s.prune(ctx, &report)
 	} else {
@@ -61,24 +61,25 @@ func (s *Sweep) Daily(ctx context.Context) (DailyReport, error) {
 	}
 	s.Logger.InfoContext(ctx, "daily", "tasks", report.Tasks, "ours", report.Ours, "leaked", len(report.Leaked),
 		"idle", report.Idle, "idleBurnUSD", report.IdleBurnUSD, "pruned", len(report.Pruned), "errors", report.Errors)
+	if unlisted != nil {
+		return report, fmt.Errorf("daily: %w", unlisted)
+	}
 	return report, nil
 }
 
 // audit reports every task of this installation, past a grace, that no open ledger
 // row names.
 func (s *Sweep) audit(ctx context.Context, control Control, report *DailyReport) error {
-	arns, err := s.Lister.Living(ctx, s.Cluster)
-	if err != nil {
-		return err
-	}
-	report.Tasks = len(arns)
-	for batch := range slices.Chunk(arns, describeBatch) {
-		tasks, err := s.Tasks.Describe(ctx, s.Cluster, batch)
+	var unlisted []error
+	for _, cluster := range slices.Concat([]string{s.Cluster}, s.Abroad) {
+		tasks, err := livingTasks(ctx, s.Lister, s.Tasks, cluster)
 		if err != nil {
-			return err
+			unlisted = append(unlisted, err)
+			continue
 		}
+		report.Tasks += len(tasks)
 		for _, t := range tasks {
-			s.auditTask(ctx, t, control, report)
+			s.auditTask(ctx, cluster, t, control, report)
 		}
 	}
 	var notices []Notice
@@ -86,10 +87,10 @@ func (s *Sweep) audit(ctx context.Context, control Control, report *DailyReport)
 		notices = append(notices, Notice{Type: NoticeLeaked, TaskARN: l.TaskARN, Reason: l.Why, At: MillisOf(time.Now())})
 	}
 	s.announce(ctx, notices)
-	return nil
+	return errors.Join(unlisted...)
 }
 
-func (s *Sweep) auditTask(ctx context.Context, t Task, control Control, report *DailyReport) {
+func (s *Sweep) auditTask(ctx context.Context, cluster string, t Task, control Control, report *DailyReport) {
 	id, ours := strings.CutPrefix(t.StartedBy, s.Install+"/")
 	if !ours || t.Life != TaskLives {
 		return
@@ -114,7 +115,7 @@ func (s *Sweep) auditTask(ctx context.Context, t Task, control Control, report *
 	if MillisOf(time.Now()) < t.CreatedAt.Add(s.Limits.LeakGrace) {
 		return
 	}
-	if err := s.stopLeak(ctx, t, InstanceID(id), leak.Why, control, &leak); err != nil {
+	if err := s.stopLeak(ctx, cluster, t, InstanceID(id), control, &leak); err != nil {
 		report.Errors = append(report.Errors, err.Error())
 	}
 	report.Leaked = append(report.Leaked, leak)
@@ -137,8 +138,8 @@ func (s *Sweep) auditIdle(ctx context.Context, t Task, row LedgerRow, report *Da
 // stopLeak gives a task without a row one that condemns it, where the policy says so
 // and the breaker lets it: reclaim then stops it as any other. A row that is there,
 // if only closed, is left to the operator.
-func (s *Sweep) stopLeak(ctx context.Context, t Task, id InstanceID, why string, control Control, leak *Leak) error {
-	if !s.StopLeaks || why != "no ledger row" {
+func (s *Sweep) stopLeak(ctx context.Context, cluster string, t Task, id InstanceID, control Control, leak *Leak) error {
+	if !s.StopLeaks || leak.Why != "no ledger row" {
 		return nil
 	}
 	control, err := s.count(ctx, control, 1)
@@ -147,12 +148,12 @@ func (s *Sweep) stopLeak(ctx context.Context, t Task, id InstanceID, why string,
 	}
 	now := MillisOf(time.Now())
 	row, err := s.Ledger.PutIntent(ctx, LedgerRow{
-		Instance: id, Provider: s.Provider, State: LedgerIntent, LaunchUntil: now, Cluster: s.Cluster, DueAt: now, UpdatedAt: now,
+		Instance: id, Provider: s.Provider, State: LedgerIntent, LaunchUntil: now, Cluster: cluster, DueAt: now, UpdatedAt: now,
 	})
 	if err != nil || row.State != LedgerIntent {
 		return err
 	}
-	if _, err = s.Ledger.UpdateRow(ctx, id, StopLaunch{TaskARN: t.ARN, Why: "leaked: " + why, Now: now, DueAt: now.Add(s.Limits.RetryStop)}); err != nil {
+	if _, err = s.Ledger.UpdateRow(ctx, id, StopLaunch{TaskARN: t.ARN, Why: "leaked: " + leak.Why, Now: now, DueAt: now.Add(s.Limits.RetryStop)}); err != nil {
 		return err
 	}
 	leak.Stopping = true

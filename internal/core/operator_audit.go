@@ -64,6 +64,7 @@ type Auditor struct {
 	Due       SandboxIndex
 	Install   string
 	Cluster   string
+	Abroad    []string // clusters of spokes
 	Limits    Limits
 }
 
@@ -97,21 +98,34 @@ func (a *Auditor) Run(ctx context.Context) (AuditReport, error) {
 func (u *auditing) found(f AuditFinding) { u.report.Findings = append(u.report.Findings, f) }
 
 func (u *auditing) listTasks(ctx context.Context) error {
-	arns, err := u.Lister.Living(ctx, u.Cluster)
-	if err != nil {
-		return err
-	}
-	u.report.Tasks = len(arns)
-	for batch := range slices.Chunk(arns, describeBatch) {
-		tasks, err := u.Tasks.Describe(ctx, u.Cluster, batch)
+	for _, cluster := range slices.Concat([]string{u.Cluster}, u.Abroad) {
+		tasks, err := livingTasks(ctx, u.Lister, u.Tasks, cluster)
 		if err != nil {
 			return err
 		}
+		u.report.Tasks += len(tasks)
 		for _, t := range tasks {
 			u.tasks[t.ARN] = t
 		}
 	}
 	return nil
+}
+
+// livingTasks describes every task of a cluster that is not to be stopped, all or none.
+func livingTasks(ctx context.Context, lister TaskLister, describer TaskDescriber, cluster string) ([]Task, error) {
+	arns, err := lister.Living(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	var all []Task
+	for batch := range slices.Chunk(arns, describeBatch) {
+		tasks, err := describer.Describe(ctx, cluster, batch)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, tasks...)
+	}
+	return all, nil
 }
 
 // listRecords reads everything that an index shows, whenever it is due.

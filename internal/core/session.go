@@ -36,6 +36,7 @@ type Session struct {
 	Setups     Setups // nil: definitions that need a set-up are refused
 	Provider   string
 	Cluster    string // where a definition names none
+	Places     Places // where a definition may name others; the zero value: anywhere
 	Logger     *slog.Logger
 
 	tails     tails

@@ -54,6 +54,9 @@ func (s *Session) Adopt(ctx context.Context, q AdoptRequest) (StartReport, error
 		return StartReport{}, err
 	}
 	q.Cluster = cmp.Or(q.Cluster, s.Cluster)
+	if _, err := s.Places.Spoke(q.Cluster); err != nil {
+		return StartReport{}, invalid("invalid-task", "%v", err)
+	}
 	st := &starting{q: StartRequest{RunKey: q.RunKey, Thread: q.Thread, Host: q.Host}}
 	st.material = KeyMaterial{Provider: s.Provider, Definition: adopted, Tenant: q.Tenant, Thread: q.Thread, Run: q.Run}
 	st.key = st.material.Key()

@@ -125,12 +125,21 @@ func (s *Session) plan(ctx context.Context, q StartRequest) (*starting, error) {
 	if st.tools, err = st.definition.bind(q.Tools); err != nil {
 		return nil, err
 	}
-	if err := cmp.Or(s.listed(st.definition), s.converses(st)); err != nil {
+	if err := cmp.Or(s.listed(st.definition), s.placed(st.definition), s.converses(st)); err != nil {
 		return nil, err
 	}
 	st.material, err = st.definition.material(s.Provider, ThreadKey{q.Tenant, q.Thread}, q.Run)
 	st.key = st.material.Key()
 	return st, err
+}
+
+// placed refuses a cluster that nobody may ask about: what is begun there could not be
+// ended.
+func (s *Session) placed(d Definition) error {
+	if _, err := s.Places.Spoke(cmp.Or(d.Task.Cluster, s.Cluster)); err != nil {
+		return invalid("invalid-definition", "task.cluster: %v", err)
+	}
+	return nil
 }
 
 // converses refuses to keep a workspace beside a conversation that nobody keeps: a

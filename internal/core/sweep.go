@@ -95,10 +95,11 @@ type Sweep struct {
 	Spool     Spool           // nil: nothing of a journal is anywhere but in its sandbox
 	Fanout    ShardQueue      // nil: one sweep does everything
 	Limits    Limits
-	Install   string // name of the installation, see [StartedBy]
-	Provider  string // whose tasks it audits
-	Cluster   string // in which it audits
-	StopLeaks bool   // whether an audit has leaked tasks stopped; otherwise it reports them
+	Install   string   // name of the installation, see [StartedBy]
+	Provider  string   // whose tasks it audits
+	Cluster   string   // in which it audits
+	Abroad    []string // clusters of spokes, in which it audits too
+	StopLeaks bool     // whether an audit has leaked tasks stopped; otherwise it reports them
 	// Checkpoint is the policy of runs that have none of their own; none where it is
 	// CheckpointDefault.
 	Checkpoint CheckpointPolicy

@@ -42,13 +42,25 @@ type Executor struct {
 	ECS         client                  // an *ecs.Client
 	Credentials aws.CredentialsProvider // sign the socket's upgrade; nil leaves it unsigned
 	Region      string
-	Limits      Limits
+	// Signer, if not nil, says for a target's cluster what takes the place of Credentials
+	// and Region: ECS is then several accounts.
+	Signer func(cluster string) (aws.CredentialsProvider, string, error)
+	Limits Limits
 }
 
 // New returns an Executor with the default limits.
 func New(cfg aws.Config) *Executor {
 	return &Executor{ECS: ecs.NewFromConfig(cfg), Credentials: cfg.Credentials, Region: cfg.Region}
 }
+
+// Fleet is the ECS of several accounts: it asks the one that a target's cluster is of.
+type Fleet interface {
+	client
+	Signer(cluster string) (aws.CredentialsProvider, string, error)
+}
+
+// NewFleet returns an Executor for targets in several accounts, with the default limits.
+func NewFleet(f Fleet) *Executor { return &Executor{ECS: f, Signer: f.Signer} }
 
 // Exec runs script under /bin/sh in the target's container, as ECS Exec's agent
 // runs it: as root, with the agent's environment, in a session of its own; stderr
@@ -110,6 +122,7 @@ func newMark() string {
 // channel is where a started command is met.
 type channel struct {
 	id, url, token string
+	cluster        string // of the target
 }
 
 // secrets are what no error may carry, the longest first, as one contains another.
@@ -138,6 +151,8 @@ func (e *Executor) start(ctx context.Context, target core.ExecTarget, command st
 		return channel{}, &failure{retryable("no-session"), nil}
 	}
 	return channel{
+		cluster: target.Cluster,
+
 		id:    aws.ToString(out.Session.SessionId),
 		url:   aws.ToString(out.Session.StreamUrl),
 		token: aws.ToString(out.Session.TokenValue),

@@ -90,6 +90,9 @@ var apiFaults = map[string]fault{
 
 // judgeAPI classifies an error of ExecuteCommand.
 func judgeAPI(err error) fault {
+	if errors.Is(err, core.ErrNoSpoke) {
+		return configuration("no-spoke")
+	}
 	if api, ok := errors.AsType[smithy.APIError](err); ok {
 		if f, known := apiFaults[api.ErrorCode()]; known {
 			return f

@@ -53,7 +53,7 @@ func (e *Executor) connect(ctx context.Context, c channel, limit time.Duration) 
 	if address.Scheme != "wss" && !(address.Scheme == "ws" && loopback(address.Hostname())) {
 		return nil, &failure{configuration("insecure-channel"), fmt.Errorf("want wss, or ws on loopback, got %q", address.Scheme)}
 	}
-	header, f := e.sign(dial, address)
+	header, f := e.sign(dial, address, c.cluster)
 	if f != nil {
 		return nil, f
 	}
@@ -81,11 +81,18 @@ func loopback(host string) bool {
 
 // sign makes the headers of a SigV4-signed upgrade. An address that carries a
 // signature already is left alone.
-func (e *Executor) sign(ctx context.Context, address *url.URL) (http.Header, *failure) {
-	if e.Credentials == nil || address.Query().Has("X-Amz-Signature") {
+func (e *Executor) sign(ctx context.Context, address *url.URL, cluster string) (http.Header, *failure) {
+	signer, region := e.Credentials, e.Region
+	if e.Signer != nil {
+		var err error
+		if signer, region, err = e.Signer(cluster); err != nil {
+			return nil, &failure{configuration("no-spoke"), err}
+		}
+	}
+	if signer == nil || address.Query().Has("X-Amz-Signature") {
 		return nil, nil
 	}
-	credentials, err := e.Credentials.Retrieve(ctx)
+	credentials, err := signer.Retrieve(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, &failure{judgeContext(ctx, retryable("no-credentials")), err}
@@ -93,7 +100,7 @@ func (e *Executor) sign(ctx context.Context, address *url.URL) (http.Header, *fa
 		return nil, &failure{configuration("no-credentials"), err}
 	}
 	request := &http.Request{Method: http.MethodGet, URL: address, Host: address.Host, Header: http.Header{}}
-	if err := v4.NewSigner().SignHTTP(ctx, credentials, request, emptySHA256, service, e.Region, time.Now()); err != nil {
+	if err := v4.NewSigner().SignHTTP(ctx, credentials, request, emptySHA256, service, region, time.Now()); err != nil {
 		return nil, &failure{configuration("no-credentials"), err}
 	}
 	return request.Header, nil

@@ -34,6 +34,7 @@ const (
 	CheckpointsTable   Key = "CHECKPOINTS_TABLE"     // name of the checkpoints table
 	LogBucket          Key = "LOG_BUCKET"            // name of the bucket for logs and the objects of threads
 	Cluster            Key = "CLUSTER_ARN"           // ARN of the ECS cluster of the sandboxes
+	Places             Key = "PLACES"                // JSON: the own cluster and the spokes, see core.ReadPlaces
 	ReclaimQueue       Key = "RECLAIM_QUEUE_URL"     // URL of the reclaim queue
 	ShardQueue         Key = "SHARD_QUEUE_URL"       // URL of the queue of shards to sweep
 	EventBus           Key = "EVENT_BUS"             // name of the bus for outbound events
@@ -74,14 +75,14 @@ var Values = map[Key][]string{Mode: {ModeObserve, ModeEnforce}, OnFailure: {Fail
 // Env lists for each function exactly the variables it reads. The stack refuses
 // to synthesize with more or fewer, the function refuses to start with fewer.
 var Env = map[Function][]Key{
-	Reap:       {RunsTable, SandboxesTable, LogBucket, Cluster, ReclaimQueue, ShardQueue, EventBus, ProbeFunction, Install, Limits, Mode},
-	Probe:      {SandboxesTable, Install},
-	Checkpoint: {CheckpointsTable, SandboxesTable, LogBucket, ReclaimQueue, CheckpointFunction, KeepCheckpoints, Install},
-	Reclaim:    {RunsTable, SandboxesTable, CheckpointsTable, CheckpointFunction, HostFunctions, EventBus, Install, Limits, Mode, OnFailure},
+	Reap:       {RunsTable, SandboxesTable, LogBucket, Cluster, ReclaimQueue, ShardQueue, EventBus, ProbeFunction, Install, Limits, Mode, Places},
+	Probe:      {SandboxesTable, Install, Places},
+	Checkpoint: {CheckpointsTable, SandboxesTable, LogBucket, ReclaimQueue, CheckpointFunction, KeepCheckpoints, Install, Places},
+	Reclaim:    {RunsTable, SandboxesTable, CheckpointsTable, CheckpointFunction, HostFunctions, EventBus, Install, Limits, Mode, OnFailure, Places},
 	Tools:      {RunsTable, LogBucket, ReapFunction, HostFunctions, Install},
 	Session: {
 		RunsTable, SandboxesTable, CheckpointsTable, LogBucket, Cluster, ReclaimQueue, CheckpointFunction, ReapFunction, ToolsFunction, HostFunctions,
-		SandboxesPerTenant, EventBus, Install, Limits, Tenants,
+		SandboxesPerTenant, EventBus, Install, Limits, Tenants, Places,
 	},
 }
 
@@ -127,11 +128,13 @@ const (
 	OutSecurityGroup   Output = "SecurityGroup" // security group id for sandboxes
 	OutInstall         Output = "Install"
 	OutLimits          Output = "Limits" // what was chosen of them, as the functions read it
+	OutPlaces          Output = "Places" // own cluster and spokes, as the functions read it
 	OutMode            Output = "Mode"   // the mode that holds until an operator sets one
 )
 
 // Names that the stack makes and others find again.
 const (
+	Operator        = "operator"     // the caller that a spoke knows the operator's tool as; functions by their names
 	Stack           = "sandkeeper"   // default name of the stack, and of the installation
 	MetricsSpace    = "Sandkeeper"   // CloudWatch namespace
 	TickSchedule    = "tick"         // last part of the schedule's name
