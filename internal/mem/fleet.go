@@ -29,6 +29,12 @@ type Fleet struct {
 	// PageBytes is the largest page of a journal, and RestBytes the most of it that a
 	// probe carries along. A test that wants many pages makes them small.
 	PageBytes, RestBytes int
+
+	// SetupsByHand leaves the end of set-ups to [Fleet.EndSetup]; FailsHook, if set, says
+	// which hooks' functions fail.
+	SetupsByHand bool
+	FailsHook    func(e core.HookEvent) bool
+	told         []Told
 }
 
 type fleetTask struct {
@@ -38,6 +44,8 @@ type fleetTask struct {
 	reason                string
 	agents                map[core.RunID]*fleetAgent
 	captures              []*fleetCapture
+	setups                map[string]*fleetSetup
+	stray                 bool                // its host has started it
 	claimed               map[core.RunID]bool // on the disk that it was made with
 }
 
@@ -45,7 +53,7 @@ type fleetTask struct {
 type fleetAgent struct {
 	begun, alive, blocked bool
 	pruned                bool // its journal is gone, its start marker is not
-	nonce                 string
+	nonce, bearer         string
 	stdout                []byte
 	files                 []byte // the side journal
 	exit                  *int
@@ -107,7 +115,7 @@ func (f *Fleet) run(token, startedBy string) string {
 	}
 	f.next++
 	arn := fmt.Sprintf("arn:aws:ecs:local:000000000000:task/c/%04d", f.next)
-	f.tasks[arn] = &fleetTask{arn: arn, token: token, startedBy: startedBy, createdAt: core.MillisOf(time.Now()), life: core.TaskLives, agents: map[core.RunID]*fleetAgent{}}
+	f.tasks[arn] = &fleetTask{arn: arn, token: token, startedBy: startedBy, createdAt: core.MillisOf(time.Now()), life: core.TaskLives, agents: map[core.RunID]*fleetAgent{}, setups: map[string]*fleetSetup{}}
 	return arn
 }
 
@@ -172,7 +180,17 @@ func (v View) Living(ctx context.Context, _ string) ([]string, error) {
 func (f *Fleet) RunStray(startedBy string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.run(startedBy[strings.LastIndex(startedBy, "/")+1:], startedBy)
+	arn := f.run(startedBy[strings.LastIndex(startedBy, "/")+1:], startedBy)
+	f.tasks[arn].stray = true
+	return arn
+}
+
+// BeginStray begins an agent in a task as a host does that starts its own.
+func (f *Fleet) BeginStray(arn string, run core.RunID, nonce string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	a := f.tasks[arn].agent(run)
+	a.begun, a.alive, a.nonce = true, true, nonce
 }
 
 // List lists the journals of a task's agents, all of them old.
@@ -309,7 +327,13 @@ func (v View) StartAgent(ctx context.Context, target core.ExecTarget, agent core
 		a := t.agent(agent.Run)
 		out = core.JournalStarted{Already: a.begun || a.blocked || t.claimed[agent.Run], Wrapper: core.WrapperAlive}
 		if !out.Already {
+			if id, found := t.unprepared(); found {
+				v.store.t.Errorf("fleet: the agent of run %s begins, and set-up %s is not done", agent.Run, id)
+			}
 			a.begun, a.alive, a.nonce = true, true, agent.Nonce
+			if agent.Side != nil {
+				a.bearer = agent.Side.Bearer
+			}
 		}
 		return nil
 	})
@@ -404,7 +428,7 @@ func (f *Fleet) Running() []string {
 }
 
 // CheckTasks reports every task that runs without an open ledger row of its own:
-// a leak (I6).
+// a leak (I6). A task that a host has started is its own until a row names it.
 func (f *Fleet) CheckTasks() {
 	f.store.t.Helper()
 	rows := f.store.State().Rows
@@ -412,7 +436,18 @@ func (f *Fleet) CheckTasks() {
 	defer f.mu.Unlock()
 	for arn, t := range f.tasks {
 		row, ok := rows[core.InstanceID(t.token)]
-		if t.life == core.TaskLives && (!ok || row.State == core.LedgerClosed) {
+		open := ok && row.State != core.LedgerClosed
+		if t.stray && !ok {
+			named := 0
+			for _, row := range rows {
+				if row.TaskARN == arn {
+					named++
+					open = open || row.State != core.LedgerClosed
+				}
+			}
+			open = open || named == 0
+		}
+		if t.life == core.TaskLives && !open {
 			f.store.t.Errorf("fleet: task %s runs without an open ledger row (I6)", arn)
 		}
 	}

@@ -61,25 +61,27 @@ func At(n int, f Fault) Faults { return Faults{At: map[int]Fault{n: f}} }
 type Store struct {
 	*Process
 
-	t        testing.TB
-	mu       sync.Mutex
-	runs     map[core.RunKey]core.Run
-	segments map[core.RunKey][]core.Segment // by From
-	boxes    map[core.SandboxKey]core.Sandbox
-	rows     map[core.InstanceID]core.LedgerRow
-	blobs    map[string][]byte
-	jobs     []core.ReclaimJob
-	control  core.Control
-	audit    []core.AuditEntry
-	notes    map[core.RunKey]core.Note
-	spoiled  map[core.RunKey]error
-	cursors  map[int]core.Cursor
-	taken    map[core.Millis]int
-	spooled  map[core.RunKey]core.SpoolSpend
-	shelf    shelf
-	stamps   map[string]stamp // of blobs
-	leaves   map[string]leave // by a grant's URL
-	objects  int              // counts what was stored, for versions
+	t           testing.TB
+	mu          sync.Mutex
+	runs        map[core.RunKey]core.Run
+	segments    map[core.RunKey][]core.Segment // by From
+	boxes       map[core.SandboxKey]core.Sandbox
+	rows        map[core.InstanceID]core.LedgerRow
+	blobs       map[string][]byte
+	jobs        []core.ReclaimJob
+	control     core.Control
+	audit       []core.AuditEntry
+	notes       map[core.RunKey]core.Note
+	spoiled     map[core.RunKey]error
+	cursors     map[int]core.Cursor
+	taken       map[core.Millis]int
+	spooled     map[core.RunKey]core.SpoolSpend
+	secrets     map[string]string
+	definitions []core.Definition
+	shelf       shelf
+	stamps      map[string]stamp // of blobs
+	leaves      map[string]leave // by a grant's URL
+	objects     int              // counts what was stored, for versions
 
 	version int // counts changes, for the index's lag
 	lag     int
@@ -102,6 +104,7 @@ func New(t testing.TB) *Store {
 		cursors:  map[int]core.Cursor{},
 		taken:    map[core.Millis]int{},
 		spooled:  map[core.RunKey]core.SpoolSpend{},
+		secrets:  map[string]string{},
 		shelf:    newShelf(),
 		stamps:   map[string]stamp{},
 		leaves:   map[string]leave{},

@@ -156,6 +156,7 @@ type Agent struct {
 	Blocked bool // its start marker was taken by whoever ended the run
 	Exited  bool // its journal has a sentinel
 	Stdout  string
+	Bearer  string // that it was begun with
 }
 
 // Agents lists all agents of all tasks, those of stopped ones too.
@@ -166,7 +167,7 @@ func (f *Fleet) Agents() []Agent {
 	for arn, t := range f.tasks {
 		for run, a := range t.agents {
 			out = append(out, Agent{
-				Task: arn, Run: run, Begun: a.begun, Alive: a.alive, Blocked: a.blocked, Exited: a.exit != nil, Stdout: string(a.stdout),
+				Task: arn, Run: run, Begun: a.begun, Alive: a.alive, Blocked: a.blocked, Exited: a.exit != nil, Stdout: string(a.stdout), Bearer: a.bearer,
 			})
 		}
 	}
