@@ -70,7 +70,7 @@ func call[Q, A any](do func(s *core.Session, ctx context.Context, q Q) (A, error
 // operations are all that can be called, by name.
 var operations = map[string]operation{
 	"start": call((*core.Session).Start, "Begins a run, or goes on with its start: a step, asked again while it answers `provisioning`.",
-		"terminal-run", "attached-elsewhere", "another-thread", "another-parent", "cancel-requested", "too-late", "claim-lost",
+		"terminal-run", "attached-elsewhere", "another-thread", "another-parent", "another-definition", "cancel-requested", "too-late", "claim-lost",
 		"writer-conflict", "thread-busy", "unknown-definition", "unknown-run", "quota", "frozen", "restore-failed",
 		"setup-failed", "hook-failed", "secret-unavailable", "tools-unavailable", "sandbox-gone", "agent-missing", "agent-not-started", "invalid-task"),
 	"attach": call((*core.Session).Attach, "Takes a run for a host; a repeat finds that the host has it.",

@@ -16,7 +16,8 @@ import (
 type Hook string
 
 // The hooks. Ready is waited for; the others are told some time later: twice where a step
-// is repeated, and not at all where Lambda does not take the call, which is logged.
+// is repeated, and not at all where Lambda does not take the call, which is logged, or where
+// the process that was to tell has ended.
 const (
 	HookReady     Hook = "ready"     // a sandbox is ready for its run's agent
 	HookError     Hook = "error"     // a host gave a run up, or its start failed

@@ -167,6 +167,9 @@ func (s *Session) begin(ctx context.Context, st *starting) error {
 	if st.run, err = r, s.own(st.q, r); err != nil {
 		return err
 	}
+	if err := s.sameDefinition(ctx, st); err != nil {
+		return err
+	}
 	if r.TaskARN == "" {
 		if err := s.unfrozen(ctx, st); err != nil {
 			return err
@@ -195,6 +198,29 @@ func (s *Session) own(q StartRequest, r Run) error {
 	)
 	if why != "" {
 		return refusedRun("start", q.RunKey, why)
+	}
+	return nil
+}
+
+// sameDefinition has a start go on with the definition that it was begun with: by the name
+// alone that is the version of then, whatever is the newest by now. Two definitions would
+// make two sandboxes for one run.
+func (s *Session) sameDefinition(ctx context.Context, st *starting) error {
+	if st.run.Definition != st.definition.Ref() && st.q.Definition == nil {
+		name, version, _ := ParseDefinitionRef(st.q.DefinitionName) // check has read it
+		begun, _, err := ParseDefinitionRef(st.run.Definition)
+		if err == nil && version == 0 && begun == name {
+			q := st.q
+			q.DefinitionName = st.run.Definition
+			again, err := s.plan(ctx, q)
+			if err != nil {
+				return err
+			}
+			st.definition, st.tools, st.material, st.key = again.definition, again.tools, again.material, again.key
+		}
+	}
+	if st.run.Definition != st.definition.Ref() || st.run.SandboxKey != "" && st.run.SandboxKey != st.key {
+		return refusedRun("start", st.q.RunKey, "another-definition")
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 type hosting struct {
 	*world
 	keep *keeping // nil: no checkpoints are kept
+	full bool     // the installation has all that a definition can ask for
 }
 
 func newHosting(t *testing.T) *hosting { return &hosting{world: newWorld(t)} }
@@ -38,7 +39,31 @@ func (h *hosting) session(p *mem.Process) *core.Session {
 	if h.keep != nil {
 		s.Keeper = h.keep.keeper(p)
 	}
+	if h.full {
+		view := h.fleet.View(p)
+		s.Setups, s.Functions, s.HostFunctions, s.Secrets = view, view, []string{"hook", "tool"}, p
+		s.Spool, s.Grants, s.Definitions, s.ToolsURL, s.Launcher.Quota = p, p, p, place{"https://tools.test", ""}, 2
+	}
 	return s
+}
+
+// complete gives the installation all that a definition can ask for.
+func (h *hosting) complete() {
+	h.full, h.functions, h.copies = true, true, true
+	h.store.SeedSecret(secretRef, "value")
+	h.store.SeedDefinition(*fullStart("", "").Definition)
+}
+
+// fullStart is a start whose definition asks for all that there is: a set-up with a secret,
+// hooks, a tool, file events, and a copy.
+func fullStart(run, host string) core.StartRequest {
+	q := planned(run)
+	q.Host = hostOf(host)
+	q.Definition.Hooks = core.HookPlan{Ready: "hook", Error: "hook", Destroyed: "hook", File: "hook"}
+	q.Definition.Tools = []core.ToolPlan{{Name: "ask", Function: "tool"}}
+	q.Definition.FileEvents.Enabled = true
+	q.Definition.Snapshots = core.SnapshotsAfterSetup
+	return q
 }
 
 func (h *hosting) self() *core.Session { return h.session(h.store.Process) }

@@ -26,6 +26,7 @@ type world struct {
 	checkpoint core.CheckpointPolicy // of runs that have none
 	onFailure  core.OnFailure
 	copies     bool // the provider takes snapshots
+	functions  bool // hooks are told
 	notices    []core.Notice
 }
 
@@ -67,10 +68,14 @@ func (w *world) sweep(p *mem.Process) *core.Sweep {
 
 func (w *world) reclaimer(p *mem.Process) *core.Reclaimer {
 	view := w.fleet.View(p)
-	return &core.Reclaimer{
+	c := &core.Reclaimer{
 		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Tasks: view, Stopper: view, Controls: p, Breaker: p,
 		Checkpoints: view, Threads: p, Announcer: w, OnFailure: w.onFailure, Provider: "fargate", Limits: w.limits, Snapshots: w.snapshotter(view),
 	}
+	if w.functions {
+		c.Functions = view
+	}
+	return c
 }
 
 // snapshotter is what the provider takes copies with, where it does.
