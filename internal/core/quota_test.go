@@ -17,8 +17,8 @@ func (h *hosting) limited(p *mem.Process) *core.Session {
 	return s
 }
 
-// of is a start of a thread of its own.
-func of(run string) core.StartRequest {
+// ofThread is a start in a thread of its own.
+func ofThread(run string) core.StartRequest {
 	q := startOf(run, run)
 	q.Thread = core.ThreadID("of-" + run)
 	return q
@@ -28,19 +28,19 @@ func of(run string) core.StartRequest {
 func TestATenantHasItsQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHosting(t)
-		_, err := h.limited(h.store.Process).Start(t.Context(), of("one"))
+		_, err := h.limited(h.store.Process).Start(t.Context(), ofThread("one"))
 		h.must(err)
-		_, err = h.limited(h.store.Process).Start(t.Context(), of("two"))
+		_, err = h.limited(h.store.Process).Start(t.Context(), ofThread("two"))
 		refusedFor(t, "start above the quota", err, "quota")
 		if n := len(h.fleet.Running()); n != 1 {
 			t.Errorf("%d tasks run", n)
 		}
 		_, err = h.limited(h.store.Process).Cancel(t.Context(), core.CancelRequest{RunKey: key("one"), Host: hostOf("one")})
 		h.must(err)
-		_, err = h.limited(h.store.Process).Start(t.Context(), of("two"))
+		_, err = h.limited(h.store.Process).Start(t.Context(), ofThread("two"))
 		refusedFor(t, "start while the other stops", err, "quota")
 		h.drainQueue(h.store.Process)
-		report, err := h.limited(h.store.Process).Start(t.Context(), of("two")) // its run was there all the time
+		report, err := h.limited(h.store.Process).Start(t.Context(), ofThread("two")) // its run was there all the time
 		h.must(err)
 		if report.State != core.Ready {
 			t.Errorf("started %+v", report)
@@ -58,7 +58,7 @@ func TestTheQuotaDoesNotLeak(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					h := newHosting(t)
 					p := h.store.NewProcess(mem.At(n, fault))
-					if report, err := h.limited(p).Start(t.Context(), of("one")); err == nil && report.State == core.Ready {
+					if report, err := h.limited(p).Start(t.Context(), ofThread("one")); err == nil && report.State == core.Ready {
 						_, _ = h.limited(p).Cancel(t.Context(), core.CancelRequest{RunKey: key("one"), Host: hostOf("one")})
 						h.drainQueue(p)
 					}
@@ -70,7 +70,7 @@ func TestTheQuotaDoesNotLeak(t *testing.T) {
 					if n := len(h.fleet.Running()); n != 0 {
 						t.Fatalf("%d tasks run", n)
 					}
-					report, err := h.limited(h.store.Process).Start(t.Context(), of("two"))
+					report, err := h.limited(h.store.Process).Start(t.Context(), ofThread("two"))
 					if err != nil || report.State != core.Ready {
 						t.Errorf("the place is not free: %+v, %v", report, err)
 					}

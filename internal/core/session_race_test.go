@@ -145,95 +145,229 @@ func TestASweepWithinAFinish(t *testing.T) {
 	})
 }
 
-// intruders are what others do within an operation of the host "one" on run r.
-var intruders = map[string]func(ctx context.Context, h *hosting){
-	"another host takes it over": func(ctx context.Context, h *hosting) {
-		_, _ = h.self().Attach(ctx, core.AttachRequest{RunKey: key("r"), Host: hostOf("two"), Takeover: true})
-	},
-	"another host starts the same run": func(ctx context.Context, h *hosting) { _, _ = h.self().Start(ctx, startOf("r", "two")) },
-	"another run of the thread starts": func(ctx context.Context, h *hosting) { _, _ = h.self().Start(ctx, startOf("s", "two")) },
-	"its own host asks for the same":   nil, // whatever the operation is
-	"its own host detaches": func(ctx context.Context, h *hosting) {
-		_, _ = h.self().Detach(ctx, core.HostRequest{RunKey: key("r"), Host: hostOf("one")})
-	},
-	"its own host pauses it": func(ctx context.Context, h *hosting) {
-		_, _ = h.self().Interrupt(ctx, core.HostRequest{RunKey: key("r"), Host: hostOf("one")})
-	},
-	"its own host finishes it": func(ctx context.Context, h *hosting) {
-		_, _ = h.self().Finish(ctx, core.FinishRequest{RunKey: key("r"), Host: hostOf("one")})
-	},
-	"its own host fails it": func(ctx context.Context, h *hosting) {
-		_, _ = h.self().Fail(ctx, core.FailRequest{RunKey: key("r"), Host: hostOf("one"), Error: core.RunFault{Code: "host"}})
-	},
-	"somebody cancels it": func(ctx context.Context, h *hosting) {
-		_, _ = h.self().Cancel(ctx, core.CancelRequest{RunKey: key("r")})
-	},
-	"somebody reads": func(ctx context.Context, h *hosting) {
+// move is one operation as a host carries it out, on a run of the thread.
+type move struct {
+	name string
+	of   string // the method of [core.Session]; empty: no host's
+	do   func(ctx context.Context, h *hosting, run, host string)
+}
+
+func of(run, host string) core.HostRequest {
+	return core.HostRequest{RunKey: key(run), Host: hostOf(host)}
+}
+
+// moves are all that a host can do, and a sweep.
+var moves = []move{
+	{"starts", "Start", func(ctx context.Context, h *hosting, run, host string) {
+		_, _ = h.self().Start(ctx, startOf(run, host))
+	}},
+	{"starts all that there is", "Start", func(ctx context.Context, h *hosting, run, host string) {
+		_, _ = h.self().Start(ctx, fullStart(run, host))
+	}},
+	{"goes on for a paused run", "Start", func(ctx context.Context, h *hosting, run, host string) {
+		q := startOf(run, host)
+		q.Parent = map[bool]core.RunID{true: "ask", false: "r"}[run == "r"]
+		_, _ = h.self().Start(ctx, q)
+	}},
+	{"adopts", "Adopt", func(ctx context.Context, h *hosting, run, host string) {
+		if strays := h.fleet.Running(); len(strays) > 0 {
+			_, _ = h.self().Adopt(ctx, core.AdoptRequest{
+				RunKey: key(run), Thread: "t", Host: hostOf(host), TaskARN: strays[0], Container: "agent", Journal: adoptedJournal,
+			})
+		}
+	}},
+	{"attaches", "Attach", func(ctx context.Context, h *hosting, run, host string) {
+		_, _ = h.self().Attach(ctx, core.AttachRequest{RunKey: key(run), Host: hostOf(host)})
+	}},
+	{"takes over", "Attach", func(ctx context.Context, h *hosting, run, host string) {
+		_, _ = h.self().Attach(ctx, core.AttachRequest{RunKey: key(run), Host: hostOf(host), Takeover: true})
+	}},
+	{"renews", "Renew", func(ctx context.Context, h *hosting, run, host string) { _, _ = h.self().Renew(ctx, of(run, host)) }},
+	{"tails", "Tail", func(ctx context.Context, h *hosting, run, host string) {
+		_, _ = h.self().Tail(ctx, core.TailRequest{RunKey: key(run), Host: hostOf(host)})
+		_, _ = h.self().Tail(ctx, core.TailRequest{RunKey: key(run), Host: hostOf(host), Stream: core.StreamFiles})
+	}},
+	{"detaches", "Detach", func(ctx context.Context, h *hosting, run, host string) { _, _ = h.self().Detach(ctx, of(run, host)) }},
+	{"pauses", "Interrupt", func(ctx context.Context, h *hosting, run, host string) { _, _ = h.self().Interrupt(ctx, of(run, host)) }},
+	{"cancels", "Cancel", func(ctx context.Context, h *hosting, run, host string) {
+		_, _ = h.self().Cancel(ctx, core.CancelRequest{RunKey: key(run), Host: hostOf(host)})
+	}},
+	{"asks for a cancel", "Cancel", func(ctx context.Context, h *hosting, run, _ string) {
+		_, _ = h.self().Cancel(ctx, core.CancelRequest{RunKey: key(run)})
+	}},
+	{"finishes", "Finish", func(ctx context.Context, h *hosting, run, host string) {
+		_, _ = h.self().Finish(ctx, core.FinishRequest{RunKey: key(run), Host: hostOf(host)})
+	}},
+	{"fails", "Fail", func(ctx context.Context, h *hosting, run, host string) {
+		_, _ = h.self().Fail(ctx, core.FailRequest{RunKey: key(run), Host: hostOf(host), Error: core.RunFault{Code: "host"}})
+	}},
+	{"gets", "Get", func(ctx context.Context, h *hosting, run, _ string) {
+		_, _ = h.self().Get(ctx, core.GetRequest{RunKey: key(run)})
+	}},
+	{"lists", "List", func(ctx context.Context, h *hosting, _, _ string) {
 		_, _ = h.self().List(ctx, core.ListRunsRequest{ThreadKey: core.ThreadKey{Tenant: "acme", Thread: "t"}})
-		_, _ = h.self().Tail(ctx, core.TailRequest{RunKey: key("r")})
-	},
-	"a sweep comes": func(ctx context.Context, h *hosting) {
+	}},
+	{"reads segments", "Segments", func(ctx context.Context, h *hosting, run, _ string) {
+		_, _ = h.self().Segments(ctx, core.SegmentsRequest{RunKey: key(run)})
+	}},
+	{"sweeps", "", func(ctx context.Context, h *hosting, _, _ string) {
 		_, _ = h.sweep(h.store.Process).Run(ctx, core.SweepRequest{})
 		h.drainQueue(h.store.Process)
-	},
+	}},
+}
+
+// rivals are who makes a move within an operation of the host one on the run r.
+var rivals = map[string]struct{ run, host string }{
+	"its own host": {"r", "one"}, "another host on the run": {"r", "two"}, "another host on the thread": {"s", "two"},
 }
 
 // TestSessionSurvivesAnotherAtEveryCall: whatever comes within an operation, before any of
-// its calls, no run has two agents, a thread has one sandbox, and once all hosts are gone
-// nothing is left.
+// its calls, of a run one host is the driver, of a thread one run the writer; a thread has
+// one sandbox in service, each task a ledger row, no run two agents, no tenant more than
+// its quota; and once all hosts are gone nothing is left.
 func TestSessionSurvivesAnotherAtEveryCall(t *testing.T) {
-	points := 0
+	points, pair := 0, 0
 	for what, c := range sessionCalls {
-		for who, intrudes := range intruders {
-			t.Run(what+", "+who, func(t *testing.T) {
-				for n, calls := 1, 1; n <= calls; n++ {
-					points++
-					synctest.Test(t, func(t *testing.T) { calls = max(calls, intrude(newHosting(t), c, n, intrudes)) })
+		for _, m := range moves {
+			for who, rival := range rivals {
+				if pair++; raceDetector && pair%8 != 0 {
+					continue // the schedules are the same without it
 				}
-			})
+				t.Run(what+", "+who+" "+m.name, func(t *testing.T) {
+					for n, calls := 1, 1; n <= calls; n++ {
+						points++
+						synctest.Test(t, func(t *testing.T) {
+							h := newHosting(t)
+							calls = max(calls, h.intrude(c, n, func(ctx context.Context) { m.do(ctx, h, rival.run, rival.host) }))
+							h.gone()
+						})
+					}
+				})
+			}
 		}
 	}
 	t.Logf("session pairs: %d points", points)
-	if points < 800 {
+	if points < 10_000 && !raceDetector {
 		t.Errorf("%d points: the operations have shrunk", points)
 	}
 }
 
-// intrude does the operation with another before its nth call, looks, lets all hosts be
-// gone, and returns how many calls it made.
-func intrude(h *hosting, c call, n int, other func(ctx context.Context, h *hosting)) int {
+// TestKeptSessionSurvivesAnotherAtEveryCall: the same, of what writes a thread where
+// checkpoints are kept.
+func TestKeptSessionSurvivesAnotherAtEveryCall(t *testing.T) {
+	points, pair := 0, 0
+	for what, c := range keeps {
+		for _, m := range moves {
+			for who, rival := range rivals {
+				if pair++; raceDetector && pair%8 != 0 {
+					continue
+				}
+				t.Run(what+", "+who+" "+m.name, func(t *testing.T) {
+					for n, calls := 1, 1; n <= calls; n++ {
+						points++
+						bubble(t, func(t *testing.T) {
+							h := keepingHosting(t)
+							calls = max(calls, h.intrude(c, n, func(ctx context.Context) { m.do(ctx, h, rival.run, rival.host) }))
+							h.oneWriter()
+						})
+					}
+				})
+			}
+		}
+	}
+	t.Logf("kept session pairs: %d points", points)
+	if points < 500 && !raceDetector {
+		t.Errorf("%d points: the operations have shrunk", points)
+	}
+}
+
+// intrude does the operation with another before its nth call, looks before each of its
+// calls and at the end, and returns how many there were.
+func (h *hosting) intrude(c call, n int, other func(ctx context.Context)) int {
 	h.t.Helper()
 	h.limits.PauseTTL = 10 * time.Minute
 	c.before(h)
-	if other == nil {
-		other = func(ctx context.Context, h *hosting) { _, _ = c.do(ctx, h.self()) }
-	}
 	at := 0
-	p := h.store.NewProcess(mem.Faults{Before: func(ctx context.Context, _ string) {
+	var p *mem.Process
+	p = h.store.NewProcess(mem.Faults{Before: func(ctx context.Context, _ string) {
 		if at++; at == n {
-			other(ctx, h)
+			other(context.WithValue(ctx, hostingKey{}, h))
+		}
+		if at >= n {
+			h.alone(n, p)
 		}
 	}})
-	_, _ = c.do(h.t.Context(), h.session(p)) // it may fail
+	for range 3 { // it may fail
+		done, err := c.do(h.in(), h.session(p))
+		if h.keep != nil {
+			h.atWork(h.t.Context())
+		}
+		if done || err != nil {
+			break
+		}
+		time.Sleep(2 * time.Second)
+	}
 	h.check()
 	h.alone(n, p)
-	h.gone()
+	h.oneDriver()
 	return len(p.Calls())
 }
 
-// alone fails the test if a run has two agents at work, or a thread two sandboxes in
-// service.
+// oneDriver fails the test if two hosts have a run.
+func (h *hosting) oneDriver() {
+	h.t.Helper()
+	for k := range h.store.State().Runs {
+		have := 0
+		for _, name := range []string{"zero", "one", "two"} {
+			if _, err := h.self().Renew(h.t.Context(), core.HostRequest{RunKey: k, Host: hostOf(name)}); err == nil {
+				have++
+			}
+		}
+		if have > 1 {
+			h.t.Errorf("%d hosts drive run %s", have, k)
+		}
+	}
+}
+
+// oneWriter fails the test if two runs of a thread write it: of those that go on, their
+// hosts renewing, one is told that it does.
+func (h *hosting) oneWriter() {
+	h.t.Helper()
+	var writers []core.RunKey
+	for k, r := range h.store.State().Runs {
+		if r.Status == core.Running && r.Row == core.RowLapse {
+			if report, err := h.self().Renew(h.t.Context(), core.HostRequest{RunKey: k, Host: r.ClaimNonce}); err == nil && !report.Cancel {
+				writers = append(writers, k)
+			}
+		}
+	}
+	if len(writers) > 1 {
+		h.t.Errorf("%v write one thread", writers)
+	}
+}
+
+// alone fails the test if a run has two agents at work, a thread two sandboxes in service,
+// a task no ledger row, or a tenant more sandboxes than its quota.
 func (h *hosting) alone(n int, p *mem.Process) {
 	h.t.Helper()
-	agents, serving := map[core.RunID]int{}, map[core.SandboxKey]int{}
+	h.fleet.CheckTasks()
+	agents, serving, counted := map[core.RunID]int{}, map[core.SandboxKey]int{}, map[core.TenantID]int{}
+	rows := h.store.State().Rows
+	named := map[string]bool{} // a task that no row names is its host's own still
+	for _, row := range rows {
+		named[row.TaskARN] = true
+	}
 	for _, a := range h.fleet.Agents() {
-		if a.Alive {
+		if a.Alive && named[a.Task] {
 			agents[a.Run]++
 		}
 	}
-	for _, row := range h.store.State().Rows {
+	for _, row := range rows {
 		if row.State == core.LedgerRunning {
 			serving[row.Key]++
+		}
+		if row.State != core.LedgerClosed && row.Quota > 0 {
+			counted[row.Tenant]++
 		}
 	}
 	for run, many := range agents {
@@ -246,41 +380,85 @@ func (h *hosting) alone(n int, p *mem.Process) {
 			h.t.Errorf("before call %d of %v: %s has %d sandboxes in service", n, p.Calls(), key, many)
 		}
 	}
+	for tenant, many := range counted {
+		if many > 2 {
+			h.t.Errorf("before call %d of %v: tenant %s has %d sandboxes of 2", n, p.Calls(), tenant, many)
+		}
+	}
+}
+
+// TestTwoStartsAtTheQuotasEdge: of two starts of a tenant, in threads of their own, with
+// room for one sandbox, one gets it, whichever comes between which calls of the other; it
+// is never passed, and the other gets its turn when the first is gone.
+func TestTwoStartsAtTheQuotasEdge(t *testing.T) {
+	for n, calls := 1, 1; n <= calls; n++ {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHosting(t)
+			at, most := 0, 0
+			p := h.store.NewProcess(mem.Faults{Before: func(ctx context.Context, _ string) {
+				if at++; at == n {
+					_, _ = h.limited(h.store.Process).Start(ctx, ofThread("two"))
+				}
+				most = max(most, len(h.fleet.Running()))
+			}})
+			_, err1 := h.limited(p).Start(t.Context(), ofThread("one"))
+			calls = max(calls, len(p.Calls()))
+			report, err2 := h.limited(h.store.Process).Start(t.Context(), ofThread("two"))
+			first := err1 == nil && h.fleet.Alive("one")
+			second := err2 == nil && report.State == core.Ready && h.fleet.Alive("two")
+			if first == second || max(most, len(h.fleet.Running())) != 1 {
+				t.Fatalf("before call %d of %v: %v and %v, at most %d tasks", n, p.Calls(), err1, err2, most)
+			}
+			has, waits := "one", "two"
+			if second {
+				has, waits = "two", "one"
+			}
+			refusedFor(t, "the other start", map[bool]error{true: err2, false: err1}[first], "quota")
+			_, err := h.limited(h.store.Process).Cancel(t.Context(), core.CancelRequest{RunKey: key(has), Host: hostOf(has)})
+			h.must(err)
+			h.drainQueue(h.store.Process)
+			report, err = h.limited(h.store.Process).Start(t.Context(), ofThread(waits))
+			h.must(err)
+			if report.State != core.Ready {
+				t.Errorf("the other start, when there is room: %+v", report)
+			}
+			h.check()
+		})
+	}
 }
 
 // TestAdoptSurvivesAnotherAtEveryCall: whatever comes within an adoption, the task serves
 // one run at most, by one ledger row, and an adoption that was told that it is ready has it.
 func TestAdoptSurvivesAnotherAtEveryCall(t *testing.T) {
-	for who, intrudes := range intruders {
-		if intrudes == nil {
-			intrudes = func(ctx context.Context, h *hosting) { _, _ = adopts(ctx, h.self()) }
+	for _, m := range moves {
+		for who, rival := range rivals {
+			t.Run(who+" "+m.name, func(t *testing.T) {
+				for n, calls := 1, 1; n <= calls; n++ {
+					synctest.Test(t, func(t *testing.T) {
+						h := newHosting(t)
+						h.fleet.RunStray("mine/own")
+						at := 0
+						p := h.store.NewProcess(mem.Faults{Before: func(ctx context.Context, _ string) {
+							if at++; at == n {
+								m.do(ctx, h, rival.run, rival.host)
+							}
+						}})
+						report, err := adopts(t.Context(), h.session(p))
+						calls = max(calls, len(p.Calls()))
+						h.store.Check(t)
+						h.alone(n, p)
+						rows := 0
+						for _, row := range h.store.State().Rows {
+							if row.State == core.LedgerRunning && strings.HasSuffix(row.TaskARN, "/0001") {
+								rows++
+							}
+						}
+						if rows > 1 || err == nil && report.State == core.Ready && rows != 1 {
+							t.Errorf("before call %d of %v: %s, %v, and %d rows", n, p.Calls(), report.State, err, rows)
+						}
+					})
+				}
+			})
 		}
-		t.Run(who, func(t *testing.T) {
-			for n, calls := 1, 1; n <= calls; n++ {
-				synctest.Test(t, func(t *testing.T) {
-					h := newHosting(t)
-					h.fleet.RunStray("mine/own")
-					at := 0
-					p := h.store.NewProcess(mem.Faults{Before: func(ctx context.Context, _ string) {
-						if at++; at == n {
-							intrudes(ctx, h)
-						}
-					}})
-					report, err := adopts(t.Context(), h.session(p))
-					calls = max(calls, len(p.Calls()))
-					h.store.Check(t)
-					h.alone(n, p)
-					rows := 0
-					for _, row := range h.store.State().Rows {
-						if row.State == core.LedgerRunning && strings.HasSuffix(row.TaskARN, "/0001") {
-							rows++
-						}
-					}
-					if rows > 1 || err == nil && report.State == core.Ready && rows != 1 {
-						t.Errorf("before call %d of %v: %s, %v, and %d rows", n, p.Calls(), report.State, err, rows)
-					}
-				})
-			}
-		})
 	}
 }
