@@ -100,16 +100,32 @@ dist/local/%/bootstrap: build-local ;@:
 
 STACK := Makefile $(wildcard infra/*.go infra/sandkeeper/*.go) infra/go.mod infra/go.sum $(wildcard internal/names/*.go) internal/core/limits.go internal/core/limits_read.go internal/core/places.go $(wildcard internal/metrics/*.go)
 
-cdk.out/aws/manifest.json: $(STACK) $(FUNCTIONS:%=dist/%/bootstrap)
+# CONTEXT is a file of choices, docs/deploy.md; choices.json beside this Makefile needs no
+# saying, so that it is not forgotten at an upgrade.
+CONTEXT ?= $(wildcard choices.json)
+CHOICES := $(if $(CONTEXT),$(if $(wildcard $(CONTEXT)),$(abspath $(CONTEXT)),$(error CONTEXT=$(CONTEXT): no such file)))
+CHOSEN  := SANDKEEPER_CHOICES='$(CHOICES)'
+
+# choices.used changes with the file and with its name: what was made with other choices is
+# made again.
+cdk.out/choices.used: .FORCE
+	@test -n '$(CHOICES)' || echo "no choices.json and no CONTEXT=FILE: every choice has its default" >&2
+	@mkdir -p $(@D)
+	@{ echo '$(CHOICES)'; test -z '$(CHOICES)' || cat '$(CHOICES)'; } >$@.new; cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+.PHONY: .FORCE
+.FORCE: ;@:
+
+cdk.out/aws/manifest.json: cdk.out/choices.used $(STACK) $(FUNCTIONS:%=dist/%/bootstrap)
 	@rm -rf $(@D)
-	@cd infra && CDK_CONTEXT_JSON='{}' CDK_OUTDIR=../$(@D) go run .
+	@cd infra && $(CHOSEN) CDK_CONTEXT_JSON='{}' CDK_OUTDIR=../$(@D) go run .
 
 cdk.out/local/manifest.json: $(STACK) $(FUNCTIONS:%=dist/local/%/bootstrap)
 	@rm -rf $(@D)
-	@cd infra && CDK_CONTEXT_JSON='{"local":true}' CDK_OUTDIR=../$(@D) go run .
+	@cd infra && SANDKEEPER_CHOICES= CDK_CONTEXT_JSON='{"local":true}' CDK_OUTDIR=../$(@D) go run .
 
 .PHONY: synth
-synth: cdk.out/aws/manifest.json ## Synthesize the stack, to cdk.out/aws
+synth: cdk.out/aws/manifest.json ## Synthesize the stack with the choices of CONTEXT (choices.json), to cdk.out/aws
 
 .PHONY: synth-local
 synth-local: cdk.out/local/manifest.json ## Synthesize the stack's local variant, to cdk.out/local
@@ -117,18 +133,18 @@ synth-local: cdk.out/local/manifest.json ## Synthesize the stack's local variant
 # A bundle is a plain template and the zips that it takes from a bucket.
 define bundle
 	@rm -rf $(1) $(2)
-	@cd infra && CDK_CONTEXT_JSON='$(3)' CDK_OUTDIR=../$(2) go run .
+	@cd infra && $(4) CDK_CONTEXT_JSON='$(3)' CDK_OUTDIR=../$(2) go run .
 	@cp $(2)/*.template.json $(1)/
 endef
 
 .PHONY: bundle
-bundle: dist/bundle/sandkeeper.template.json ## Make a plain CloudFormation template and zips, to dist/bundle
+bundle: cdk.out/bundle/manifest.json ## Make a plain CloudFormation template, with the choices of CONTEXT, and zips, to dist/bundle
 
-dist/bundle/sandkeeper.template.json: $(STACK) $(FUNCTIONS:%=dist/%/bootstrap)
-	$(call bundle,$(@D),cdk.out/bundle,{"bundle":"../$(@D)"})
+cdk.out/bundle/manifest.json: cdk.out/choices.used $(STACK) $(FUNCTIONS:%=dist/%/bootstrap)
+	$(call bundle,dist/bundle,$(@D),{"bundle":"../dist/bundle"},$(CHOSEN))
 
 dist/bundle-local/sandkeeper.template.json: $(STACK) $(FUNCTIONS:%=dist/local/%/bootstrap)
-	$(call bundle,$(@D),cdk.out/bundle-local,{"local":true$(comma)"bundle":"../$(@D)"})
+	$(call bundle,$(@D),cdk.out/bundle-local,{"local":true$(comma)"bundle":"../$(@D)"},SANDKEEPER_CHOICES=)
 
 .PHONY: lint
 lint: .local/lint/.ready synth ## Check the synthesized template with cfn-lint, offline

@@ -6,11 +6,15 @@
 // With the context "spoke" it is the stack of a spoke instead: what an installation needs
 // in another account or Region.
 //
-// What an installation may choose is told by the app's context, see
-// [sandkeeper.FromContext], and a spoke [sandkeeper.SpokeProps].
+// What an installation may choose is told by the file that SANDKEEPER_CHOICES names, and
+// by the app's context, which goes before it: see [sandkeeper.FromContext], and of a spoke
+// [sandkeeper.SpokeProps].
 package main
 
 import (
+	"fmt"
+	"os"
+
 	"github.com/aws/aws-cdk-go/awscdk/v2"
 	"github.com/aws/jsii-runtime-go"
 	"github.com/sandkeeper/sandkeeper/infra/sandkeeper"
@@ -18,7 +22,12 @@ import (
 
 func main() {
 	defer jsii.Close()
-	app := awscdk.NewApp(nil)
+	choices, err := sandkeeper.ReadChoices(os.Getenv(sandkeeper.ChoicesVariable))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	app := awscdk.NewApp(&awscdk.AppProps{Context: &choices})
 	if spoke, ok := sandkeeper.SpokeFromContext(app); ok {
 		sandkeeper.NewSpokeStack(app, spoke)
 	} else {

@@ -31,6 +31,7 @@ func newStack(app awscdk.App, dist string) awscdk.Stack {
 		Install:    "agents",
 		Dist:       dist,
 		AlarmTopic: *pager.TopicArn(),
+		Runbook:    "https://wiki.example.com/sandkeeper/runbook",
 		Limits:     map[string]any{"runTTL": "4h", "idleTTL": "15m"},
 		Tags:       map[string]string{"team": "agents"},
 	})

@@ -15,13 +15,15 @@ import (
 // and a zip of each function with its binary and nothing else.
 func TestABundleNeedsNoCDK(t *testing.T) {
 	dir := t.TempDir()
-	of := chosen(t, map[string]any{"bundle": dir})
+	of := chosen(t, map[string]any{"bundle": dir, "mode": names.ModeEnforce})
+	// Choices are made when it is built.
+	inEnvironment(names.Mode, names.ModeEnforce)(t, of, of)
 	for _, word := range []string{"cdk-hnb659fds", "AssetParameters", "BootstrapVersion", "aws:asset", "aws:cdk:path"} {
 		if strings.Contains(of.text, word) {
 			t.Errorf("the template says %s", word)
 		}
 	}
-	if of.Parameters[paramCodeBucket]["Default"] != nil || of.Parameters[paramCodePrefix]["Default"] != "" || len(of.Parameters) != 2 {
+	if of.Parameters[paramCodeBucket]["Default"] != nil || of.Parameters[paramCodePrefix]["Default"] != "" || len(of.Parameters) != 5 {
 		t.Errorf("parameters %v", of.Parameters)
 	}
 	for _, f := range names.Functions {

@@ -1,6 +1,7 @@
 package sandkeeper
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -18,6 +19,7 @@ import (
 	"github.com/aws/aws-cdk-go/awscdk/v2/awss3"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awssqs"
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
 // What the choices of [Props] mean. Each panics, and so fails the synthesis, for what
@@ -27,17 +29,29 @@ import (
 // stretch only if they are no further apart than core.Limits.NoteGap.
 const mostMinutes = 3
 
+// installName is what all of an installation's names may begin with: the stack's knows the
+// fewest characters. Names of functions and schedules have 64 characters at most, and the
+// longest of them is the installation's with that of checkpoint.
+var installName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]*$`)
+
+const mostInstall = 64 - len("-"+names.Checkpoint)
+
+// runbook is the page in this repository; nobody knows where a reader's copy is.
+const runbook = "docs/runbook.md"
+
 // check refuses choices that do not go together.
 func (p Props) check() {
 	for _, c := range []struct {
 		holds bool
 		what  string
 	}{
+		{installName.MatchString(p.Install) && len(p.Install) <= mostInstall, fmt.Sprintf("install: want letters, digits and hyphens, a letter first, at most %d, got %q", mostInstall, p.Install)},
 		{p.ScheduleMinutes <= mostMinutes, fmt.Sprintf("scheduleMinutes: want at most %d, got %d", mostMinutes, p.ScheduleMinutes)},
 		{(p.VPC == "") == (len(p.Subnets) == 0), "vpc and subnets: want both or neither"},
 		{p.SecurityGroup == "" || p.VPC != "", "securityGroup: want vpc and subnets with it"},
 		{!p.InfrequentLogs || p.NoMonitoring, "logClass: CloudWatch makes no metrics from infrequent logs: want monitoring=false with it"},
 		{len(p.TaskRoles) == 0 || len(p.TaskFamilies) > 0, "taskRoles: want taskFamilies with them"},
+		{p.AlarmTopic == "" || p.Runbook != runbook, "alarmTopic: want runbook with it, the address at which those who are rung up find docs/runbook.md"},
 	} {
 		if !c.holds {
 			panic(fmt.Errorf("context %s", c.what))
@@ -214,15 +228,15 @@ func (k *Keeper) families() []string {
 
 // definitions are what RunTask may start.
 func (k *Keeper) definitions() []*string {
-	names := []string{"*"}
+	patterns := []string{"*"}
 	if families := k.families(); families != nil {
-		names = nil
+		patterns = nil
 		for _, f := range families {
-			names = append(names, f+":*")
+			patterns = append(patterns, f+":*")
 		}
 	}
 	var out []*string
-	for _, name := range names {
+	for _, name := range patterns {
 		out = append(out, k.stack.FormatArn(&awscdk.ArnComponents{Service: new("ecs"), Resource: new("task-definition"), ResourceName: &name}))
 	}
 	return out
@@ -231,4 +245,24 @@ func (k *Keeper) definitions() []*string {
 // tagged are the conditions of what is done to a task.
 func (k *Keeper) tagged() map[string]any {
 	return tagConditions(k.props.TaskTags)
+}
+
+// kept are the choices of which a forgotten one would change the stack at its next deploy:
+// another network or cluster for sandboxes, another key for what is stored. Each is a
+// parameter whose default is the choice and which a deploy leaves at the value of the one
+// before, and a rule by which CloudFormation refuses a template whose choice is another.
+func (p Props) keep(stack awscdk.Stack) {
+	for _, c := range []struct{ parameter, key, value string }{
+		{"KeptVpc", "vpc", p.VPC}, {"KeptCluster", "cluster", p.Cluster}, {"KeptKey", "key", p.Key},
+	} {
+		chosen := cmp.Or(c.value, "none")
+		parameter := awscdk.NewCfnParameter(stack, &c.parameter, &awscdk.CfnParameterProps{
+			Default: chosen, Description: new("The choice " + c.key + " of the deploy before; not to be given, except to change it on purpose"),
+		})
+		awscdk.NewCfnRule(stack, new(c.parameter+"Rule"), &awscdk.CfnRuleProps{Assertions: &[]*awscdk.CfnRuleAssertion{{
+			Assert: awscdk.Fn_ConditionEquals(parameter.ValueAsString(), chosen),
+			AssertDescription: new("This template was made with another choice of " + c.key + " than the stack has. Make it with the choices of that deploy, or change it on purpose: give the parameter " +
+				c.parameter + " the value " + chosen),
+		}}})
+	}
 }

@@ -3,6 +3,10 @@ package sandkeeper
 import (
 	"fmt"
 	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -17,54 +21,170 @@ const (
 	aRole     = "arn:aws:iam::000000000000:role/agents"
 )
 
-// TestEveryChoiceIsInTheTemplate: each prop, its effect, and where there could be several
-// that it is everywhere.
+// choiceTests are of each choice its effect, and where there could be several that it is
+// everywhere. of has what does without monitoring, and rung what wants it, or a key.
+var choiceTests = []struct {
+	keys  string // between spaces
+	check func(t *testing.T, of, rung template)
+}{
+	{"install", func(t *testing.T, of, _ template) {
+		for _, f := range names.Functions {
+			same(t, "name", of.one(t, "AWS::Lambda::Function", string(f)).Properties["FunctionName"], "staging-"+string(f))
+		}
+		same(t, "told", at(of.Outputs[string(names.OutInstall)], "Value"), "staging")
+	}},
+	{"vpc subnets securityGroup", func(t *testing.T, of, _ template) { theirNetwork(t, of) }},
+	{"cluster", func(t *testing.T, of, _ template) { theirCluster(t, of) }},
+	{"taskFamilies taskRoles taskTags", func(t *testing.T, of, _ template) { theirTasks(t, of) }},
+	{"sandboxImage", func(t *testing.T, of, _ template) {
+		sample := of.one(t, "AWS::ECS::TaskDefinition", names.SandboxFamily)
+		same(t, "image", at(sample.Properties["ContainerDefinitions"].([]any)[0], "Image"), "registry.example/coder:1")
+	}},
+	{"scheduleMinutes", func(t *testing.T, of, _ template) {
+		same(t, "rate", of.one(t, "AWS::Scheduler::Schedule", names.TickSchedule).Properties["ScheduleExpression"], "rate(2 minutes)")
+	}},
+	{"runTTL pauseTTL idleTTL retention checkpointHold breakerMost breakerWindow", func(t *testing.T, of, _ template) { theirLimits(t, of) }},
+	{"mode", inEnvironment(names.Mode, names.ModeEnforce)},
+	{"onCheckpointFailure", inEnvironment(names.OnFailure, names.FailureRelease)},
+	{"keepCheckpoints", inEnvironment(names.KeepCheckpoints, "7")},
+	{"sandboxesPerTenant", inEnvironment(names.SandboxesPerTenant, "9")},
+	{"tenants", inEnvironment(names.Tenants, `{"acme":["acme"]}`)},
+	{"eventBus", func(t *testing.T, of, rung template) {
+		inEnvironment(names.EventBus, "theirs")(t, of, rung)
+		const bus = "arn:AWS::Partition:events:AWS::Region:AWS::AccountId:event-bus/theirs"
+		for _, role := range []string{"reap-role", "reclaim-role", "session-role"} {
+			mayNow(t, of, role, "events:PutEvents "+bus+" if StringEquals events:source "+names.SourceOwn)
+		}
+	}},
+	{"hostFunctions", func(t *testing.T, of, rung template) {
+		inEnvironment(names.HostFunctions, "search")(t, of, rung)
+		mayNow(t, of, "tools-role", "lambda:InvokeFunction arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:search")
+	}},
+	{"secretArns", func(t *testing.T, of, _ template) {
+		mayNow(t, of, "session-role", "secretsmanager:GetSecretValue "+aSecret)
+		mayNow(t, of, "session-role", "ssm:GetParameter "+aParameter)
+	}},
+	{"checkpointConcurrency toolsConcurrency", func(t *testing.T, of, _ template) {
+		same(t, "checkpoint", of.one(t, "AWS::Lambda::Function", string(names.Checkpoint)).Properties["ReservedConcurrentExecutions"], 11)
+		same(t, "tools", of.one(t, "AWS::Lambda::Function", string(names.Tools)).Properties["ReservedConcurrentExecutions"], 12)
+	}},
+	{"permissionsBoundary", func(t *testing.T, of, _ template) {
+		for id, r := range of.all(t, "AWS::IAM::Role") {
+			same(t, id, r.Properties["PermissionsBoundary"], aBoundary)
+		}
+	}},
+	{"logDays logClass", func(t *testing.T, of, _ template) {
+		for id, r := range of.all(t, "AWS::Logs::LogGroup") {
+			same(t, id+" retention", r.Properties["RetentionInDays"], 90)
+			same(t, id+" class", r.Properties["LogGroupClass"], "INFREQUENT_ACCESS")
+		}
+	}},
+	{"tracing", func(t *testing.T, of, _ template) {
+		for id, r := range of.all(t, "AWS::Lambda::Function") {
+			same(t, id, at(r.Properties, "TracingConfig", "Mode"), "Active")
+		}
+		mayNow(t, of, "reap-role", "xray:PutTraceSegments *")
+	}},
+	{"removal", func(t *testing.T, of, _ template) {
+		for _, kind := range []string{"AWS::DynamoDB::GlobalTable", "AWS::S3::Bucket"} {
+			for id, r := range of.all(t, kind) {
+				same(t, id, r.DeletionPolicy, "Delete")
+			}
+		}
+	}},
+	{"tags", func(t *testing.T, of, _ template) { theirTags(t, of) }},
+	{"monitoring", func(t *testing.T, of, _ template) {
+		for id, r := range of.Resources {
+			if strings.HasPrefix(r.Type, "AWS::CloudWatch::") || r.Type == "AWS::Logs::QueryDefinition" {
+				t.Errorf("%s: a %s, although none was asked for", id, r.Type)
+			}
+		}
+	}},
+	{"spokes", func(t *testing.T, of, _ template) { mayNow(t, of, "reap-role", "sts:AssumeRole "+spokeRoleARN) }},
+	{"key", func(t *testing.T, _, rung template) { encrypts(t, rung) }},
+	{"alarmTopic runbook idleBurnUSD", func(t *testing.T, _, rung template) {
+		for id, a := range rung.all(t, "AWS::CloudWatch::Alarm") {
+			same(t, id, a.Properties["AlarmActions"], []string{aTopic})
+			if text := flat(a.Properties["AlarmDescription"]); !strings.Contains(text, " "+aRunbook+"#") {
+				t.Errorf("%s leads nowhere: %s", id, text)
+			}
+		}
+		same(t, "threshold", rung.one(t, "AWS::CloudWatch::Alarm", "alarm-idle-burn").Properties["Threshold"], 2.5)
+	}},
+}
+
+const (
+	aTopic     = "arn:aws:sns:eu-west-1:000000000000:pager"
+	aRunbook   = "https://wiki.example/runbook"
+	aSecret    = "arn:aws:secretsmanager:eu-west-1:000000000000:secret:github-a1b2c3"
+	aParameter = "arn:aws:ssm:eu-west-1:000000000000:parameter/agents/npm"
+)
+
+// inEnvironment wants a value in every function that reads it.
+func inEnvironment(key names.Key, want string) func(*testing.T, template, template) {
+	return func(t *testing.T, of, _ template) {
+		for _, f := range names.Functions {
+			if slices.Contains(names.Env[f], key) {
+				env := at(of.one(t, "AWS::Lambda::Function", string(f)).Properties, "Environment", "Variables")
+				same(t, string(f), at(env, string(key)), want)
+			}
+		}
+	}
+}
+
+// TestEveryChoiceIsInTheTemplate: each has its effect, and a test, and a row in
+// docs/deploy.md; no row and no test is about what is no choice.
 func TestEveryChoiceIsInTheTemplate(t *testing.T) {
 	of := chosen(t, map[string]any{
 		"install": "staging", "vpc": "vpc-1", "subnets": "subnet-1, subnet-2", "securityGroup": "sg-1", "cluster": "theirs",
-		"taskFamilies": "coder,tester", "taskRoles": aRole, "taskTags": "team=agents", "scheduleMinutes": "2",
-		"runTTL": "36h", "idleTTL": "5m", "retention": "7d", "breakerMost": 3, "permissionsBoundary": aBoundary,
-		"logDays": 90, "logClass": "infrequent", "monitoring": false, "tracing": true, "removal": "destroy", "tags": "cost=ai,owner=platform",
+		"taskFamilies": "coder,tester", "taskRoles": aRole, "taskTags": "team=agents", "sandboxImage": "registry.example/coder:1", "scheduleMinutes": "2",
+		"runTTL": "36h", "pauseTTL": "48h", "idleTTL": "5m", "retention": "7d", "checkpointHold": "1h", "breakerMost": 3, "breakerWindow": "20m",
+		"mode": names.ModeEnforce, "onCheckpointFailure": names.FailureRelease, "keepCheckpoints": 7, "sandboxesPerTenant": 9, "tenants": `{"acme":["acme"]}`,
+		"eventBus": "theirs", "hostFunctions": "search", "secretArns": aSecret + "," + aParameter, "checkpointConcurrency": 11, "toolsConcurrency": 12,
+		"permissionsBoundary": aBoundary, "logDays": 90, "logClass": "infrequent", "monitoring": false, "tracing": true, "removal": "destroy",
+		"tags": "cost=ai,owner=platform", "spokes": spokesText,
 	})
-	for _, check := range []struct {
-		prop  string
-		check func(t *testing.T)
-	}{
-		{"vpc, subnets, securityGroup", func(t *testing.T) { theirNetwork(t, of) }},
-		{"cluster", func(t *testing.T) { theirCluster(t, of) }},
-		{"taskFamilies, taskRoles, taskTags", func(t *testing.T) { theirTasks(t, of) }},
-		{"scheduleMinutes", func(t *testing.T) {
-			same(t, "rate", of.one(t, "AWS::Scheduler::Schedule", names.TickSchedule).Properties["ScheduleExpression"], "rate(2 minutes)")
-		}},
-		{"limits", func(t *testing.T) { theirLimits(t, of) }},
-		{"permissionsBoundary", func(t *testing.T) {
-			for id, r := range of.all(t, "AWS::IAM::Role") {
-				same(t, id, r.Properties["PermissionsBoundary"], aBoundary)
-			}
-		}},
-		{"logDays, logClass", func(t *testing.T) {
-			for id, r := range of.all(t, "AWS::Logs::LogGroup") {
-				same(t, id+" retention", r.Properties["RetentionInDays"], 90)
-				same(t, id+" class", r.Properties["LogGroupClass"], "INFREQUENT_ACCESS")
-			}
-		}},
-		{"tracing", func(t *testing.T) {
-			for id, r := range of.all(t, "AWS::Lambda::Function") {
-				same(t, id, at(r.Properties, "TracingConfig", "Mode"), "Active")
-			}
-			mayNow(t, of, "reap-role", "xray:PutTraceSegments *")
-		}},
-		{"removal", func(t *testing.T) {
-			for _, kind := range []string{"AWS::DynamoDB::GlobalTable", "AWS::S3::Bucket"} {
-				for id, r := range of.all(t, kind) {
-					same(t, id, r.DeletionPolicy, "Delete")
-				}
-			}
-		}},
-		{"tags", func(t *testing.T) { theirTags(t, of) }},
-	} {
-		t.Run(check.prop, check.check)
+	rung := chosen(t, map[string]any{"key": aKey, "alarmTopic": aTopic, "runbook": aRunbook, "idleBurnUSD": "2.5"})
+	var tested []string
+	for _, c := range choiceTests {
+		t.Run(c.keys, func(t *testing.T) { c.check(t, of, rung) })
+		tested = append(tested, strings.Fields(c.keys)...)
 	}
+	known := choiceKeys(t)
+	same(t, "choices with a test", slices.Sorted(slices.Values(tested)), known)
+	same(t, "choices with a row in docs/deploy.md", slices.Sorted(slices.Values(choicesInDocs(t))), known)
+}
+
+// choiceKeys are what FromContext asks for, but for what the Makefile gives.
+func choiceKeys(t *testing.T) []string {
+	t.Helper()
+	c := reader{awscdk.NewApp(&awscdk.AppProps{Outdir: new(t.TempDir())}), map[string]bool{}}
+	c.props()
+	for _, key := range []string{"dist", "bundle", "local"} {
+		if !c.keys[key] {
+			t.Errorf("nobody asks for %s", key)
+		}
+		delete(c.keys, key)
+	}
+	return slices.Sorted(maps.Keys(c.keys))
+}
+
+// choicesInDocs are the first column of the table in docs/deploy.md.
+func choicesInDocs(t *testing.T) []string {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "deploy.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, part, _ := strings.Cut(string(page), "\n## Choices\n")
+	part, _, _ = strings.Cut(part, "\n## ")
+	var keys []string
+	for _, row := range regexp.MustCompile("(?m)^\\| (`[^|]+`) \\|").FindAllStringSubmatch(part, -1) {
+		for _, key := range strings.Fields(row[1]) {
+			keys = append(keys, strings.Trim(key, "`"))
+		}
+	}
+	return keys
 }
 
 func theirNetwork(t *testing.T, of template) {
@@ -86,7 +206,8 @@ func theirCluster(t *testing.T, of template) {
 		}
 	}
 	for _, rule := range of.all(t, "AWS::Events::Rule") {
-		same(t, "tasks heard of", flat(at(rule.Properties, "EventPattern", "detail", "clusterArn")), cluster)
+		heard := flat(at(rule.Properties, "EventPattern", "detail", "clusterArn"))
+		same(t, "tasks heard of", heard, cluster+",arn:aws:ecs:eu-west-1:111122223333:cluster/agents")
 	}
 	mayNow(t, of, "reap-role", "ecs:ListTasks * if ArnEquals ecs:cluster "+cluster)
 }
@@ -120,7 +241,7 @@ func theirTasks(t *testing.T, of template) {
 }
 
 func theirLimits(t *testing.T, of template) {
-	const want = `{"breakerMost":3,"idleTTL":"5m","retention":"7d","runTTL":"36h"}`
+	const want = `{"breakerMost":3,"breakerWindow":"20m","checkpointHold":"1h","idleTTL":"5m","pauseTTL":"48h","retention":"7d","runTTL":"36h"}`
 	for _, f := range names.Functions {
 		if slices.Contains(names.Env[f], names.Limits) {
 			env := at(of.one(t, "AWS::Lambda::Function", string(f)).Properties, "Environment", "Variables")
@@ -137,10 +258,9 @@ func theirLimits(t *testing.T, of template) {
 	}
 }
 
-// TestAKeyEncryptsAllThatIsKept: and every role of a function may use it by way of the
-// services that keep it.
-func TestAKeyEncryptsAllThatIsKept(t *testing.T) {
-	of := chosen(t, map[string]any{"key": aKey})
+// encrypts: a key encrypts all that is kept, and every role of a function may use it by
+// way of the services that keep it.
+func encrypts(t *testing.T, of template) {
 	for id, r := range of.all(t, "AWS::DynamoDB::GlobalTable") {
 		same(t, id, at(r.Properties["Replicas"].([]any)[0], "SSESpecification", "KMSMasterKeyId"), aKey)
 	}
@@ -197,19 +317,25 @@ func mayNow(t *testing.T, of template, role, line string) []string {
 
 func TestChoicesThatCannotBeAreRefused(t *testing.T) {
 	for want, context := range map[string]map[string]any{
-		"scheduleMinutes: want at most 3, got 4":                                  {"scheduleMinutes": 4},
-		`scheduleMinutes: want a whole number of at least 1, got "often"`:         {"scheduleMinutes": "often"},
-		"vpc and subnets: want both or neither":                                   {"vpc": "vpc-1"},
-		"securityGroup: want vpc and subnets with it":                             {"securityGroup": "sg-1"},
-		"logClass: CloudWatch makes no metrics from infrequent logs":              {"logClass": "infrequent"},
-		`logClass: want standard or infrequent, got "cheap"`:                      {"logClass": "cheap"},
-		`removal: want retain or destroy, got "yes"`:                              {"removal": "yes"},
-		"taskRoles: want taskFamilies with them":                                  {"taskRoles": aRole},
-		`tags: want key=value between commas, got "team"`:                         {"tags": "team"},
-		`tracing: want true or false, got "maybe"`:                                {"tracing": "maybe"},
-		`idleBurnUSD: want a number above 0, got "-1"`:                            {"idleBurnUSD": "-1"},
-		`runTTL: want a duration as "90m", "36h" or "7d", at most 3650d, got "8"`: {"runTTL": 8},
-		"logDays: want one of [1 3 5 7 14 30 60 90 180 365 731 1827], got 31":     {"logDays": 31},
+		"scheduleMinutes: want at most 3, got 4":                                             {"scheduleMinutes": 4},
+		`scheduleMinutes: want a whole number of at least 1, got "often"`:                    {"scheduleMinutes": "often"},
+		"vpc and subnets: want both or neither":                                              {"vpc": "vpc-1"},
+		"securityGroup: want vpc and subnets with it":                                        {"securityGroup": "sg-1"},
+		"logClass: CloudWatch makes no metrics from infrequent logs":                         {"logClass": "infrequent"},
+		`logClass: want standard or infrequent, got "cheap"`:                                 {"logClass": "cheap"},
+		`removal: want retain or destroy, got "yes"`:                                         {"removal": "yes"},
+		"taskRoles: want taskFamilies with them":                                             {"taskRoles": aRole},
+		`tags: want key=value between commas, got "team"`:                                    {"tags": "team"},
+		`tracing: want true or false, got "maybe"`:                                           {"tracing": "maybe"},
+		`idleBurnUSD: want a number above 0, got "-1"`:                                       {"idleBurnUSD": "-1"},
+		`runTTL: want a duration as "90m", "36h" or "7d", at most 3650d, got "8"`:            {"runTTL": 8},
+		`install: want letters, digits and hyphens, a letter first, at most 53, got "pro d"`: {"install": "pro d"},
+		`install: want letters, digits and hyphens, a letter first, at most 53, got "a/b"`:   {"install": "a/b"},
+		`install: want letters, digits and hyphens, a letter first, at most 53, got "1"`:     {"install": "1"},
+		`at most 53, got "` + strings.Repeat("a", 54):                                        {"install": strings.Repeat("a", 54)},
+		"alarmTopic: want runbook with it":                                                   {"alarmTopic": aTopic},
+		"vcp: no such choice: want one of alarmTopic, breakerMost":                           {"vcp": "vpc-1"},
+		"logDays: want one of [1 3 5 7 14 30 60 90 180 365 731 1827], got 31":                {"logDays": 31},
 	} {
 		t.Run(want, func(t *testing.T) {
 			defer func() {
@@ -264,4 +390,99 @@ func physicalNames(of template) map[string]bool {
 		}
 	}
 	return out
+}
+
+// TestAChoicesFileIsRead: texts, numbers and truths as they are, lists and objects as what
+// stands between commas, and anything else is refused with its key.
+func TestAChoicesFileIsRead(t *testing.T) {
+	write := func(text string) string {
+		file := filepath.Join(t.TempDir(), "choices.json")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	got, err := ReadChoices(write(`{"install": "staging", "mode": "enforce", "logDays": 90, "tracing": true, "vpc": "vpc-1",
+		"subnets": ["subnet-1", "subnet-2"], "tags": {"owner": "platform", "cost": "ai"}, "tenants": {"acme": ["acme"]}, "spokes": ` + spokesText + `}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := FromContext(awscdk.NewApp(&awscdk.AppProps{Outdir: new(t.TempDir()), Context: &got}))
+	same(t, "install", p.Install, "staging")
+	same(t, "mode", p.Mode, "enforce")
+	same(t, "days", p.LogDays, 90)
+	same(t, "tracing", p.Tracing, true)
+	same(t, "subnets", p.Subnets, []string{"subnet-1", "subnet-2"})
+	same(t, "tags", p.Tags, map[string]string{"cost": "ai", "owner": "platform"})
+	same(t, "tenants", p.Tenants, `{"acme":["acme"]}`)
+	same(t, "spokes", p.Spokes[0].Role, spokeRoleARN)
+	if none, err := ReadChoices(""); err != nil || len(none) != 0 {
+		t.Errorf("without a file %v, %v", none, err)
+	}
+	for text, want := range map[string]string{
+		`["install"]`:             "want a JSON object of choices",
+		`null`:                    "want a JSON object of choices",
+		``:                        "want a JSON object of choices",
+		`{"vpc": null}`:           "vpc: want text, a number",
+		`{"subnets": ["a", 1]}`:   "subnets: want texts without commas, got 1",
+		`{"subnets": ["a,b"]}`:    "subnets: want texts without commas, got a,b",
+		`{"tags": {"a": ["b"]}}`:  "tags: want a text for a",
+		`{"local": true}`:         "local: the Makefile gives it",
+		`{"bundle": "elsewhere"}`: "bundle: the Makefile gives it",
+	} {
+		if got, err := ReadChoices(write(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, %v, want %q", text, got, err, want)
+		}
+	}
+	if _, err := ReadChoices(filepath.Join(t.TempDir(), "absent.json")); err == nil {
+		t.Error("a file that is not there is none to forget")
+	}
+}
+
+// TestMakeTakesTheChoices: the assembly and the bundle are made with one and the same file,
+// and a file that is not there is refused.
+func TestMakeTakesTheChoices(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "choices.json")
+	dry := func(target string) (string, error) {
+		command := exec.CommandContext(t.Context(), "make", "--no-print-directory", "-n", "-B", target, "CONTEXT="+file)
+		command.Dir, command.Env = filepath.Join("..", ".."), append(os.Environ(), "MAKEFLAGS=", "MAKELEVEL=")
+		out, err := command.CombinedOutput()
+		return string(out), err
+	}
+	if out, err := dry("synth"); err == nil || !strings.Contains(out, "no such file") {
+		t.Errorf("without the file: %v\n%s", err, out)
+	}
+	if err := os.WriteFile(file, []byte(`{}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, target := range []string{"synth", "bundle"} {
+		if out, err := dry(target); err != nil || !strings.Contains(out, ChoicesVariable+"='"+file+"'") {
+			t.Errorf("make %s: %v\n%s", target, err, out)
+		}
+	}
+	if out, err := dry("synth-local"); err != nil || !strings.Contains(out, ChoicesVariable+"= ") {
+		t.Errorf("the local variant has choices of its own: %v\n%s", err, out)
+	}
+}
+
+// TestAForgottenChoiceIsRefused: of the choices that would move or encrypt anew what a
+// stack has, the template asks whether the deploy before made the same.
+func TestAForgottenChoiceIsRefused(t *testing.T) {
+	theirs := chosen(t, map[string]any{"vpc": "vpc-1", "subnets": "subnet-1", "cluster": "theirs", "key": aKey})
+	for parameter, want := range map[string]string{"KeptVpc": "vpc-1", "KeptCluster": "theirs", "KeptKey": aKey} {
+		for _, c := range []struct {
+			of   template
+			want string
+		}{{production, "none"}, {theirs, want}} {
+			same(t, parameter, c.of.Parameters[parameter]["Default"], c.want)
+			rule := at(c.of.Rules[parameter+"Rule"], "Assertions").([]any)[0]
+			same(t, parameter+" asked", at(rule, "Assert", "Fn::Equals"), []any{properties{"Ref": parameter}, c.want})
+			if says := flat(at(rule, "AssertDescription")); !strings.Contains(says, parameter+" the value "+c.want) {
+				t.Errorf("%s says %q", parameter, says)
+			}
+		}
+		if local.Parameters[parameter] != nil {
+			t.Errorf("the local variant has %s", parameter)
+		}
+	}
 }

@@ -1,7 +1,14 @@
 package sandkeeper
 
 import (
+	"cmp"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -10,22 +17,19 @@ import (
 )
 
 // FromContext reads an app's context; what is not given has the default of [Props]. The
-// CLI passes context as text, CDK_CONTEXT_JSON as JSON; either will do.
-//
-// Context: install (name of the installation), dist (directory with
-// <function>/bootstrap), bundle (directory for zips beside a plain template), sandboxImage (image of the sample task definition), mode
-// (observe or enforce), onCheckpointFailure (hold or release), checkpointConcurrency,
-// toolsConcurrency, hostFunctions (names or ARNs, between commas),
-// secretArns (ARNs, between commas), sandboxesPerTenant,
-// keepCheckpoints, eventBus (name of the bus that hears what becomes of runs), tenants,
-// vpc and subnets (ids of what is there), securityGroup, cluster (name of one that is
-// there), taskFamilies, taskRoles (ARNs), taskTags (key=value), spokes (JSON: role, region, externalId, clusters of each), scheduleMinutes, runTTL,
-// pauseTTL, idleTTL, retention, checkpointHold, breakerWindow, breakerMost, key (ARN),
-// permissionsBoundary (ARN), logDays, logClass (standard or infrequent), tracing=true,
-// removal (retain or destroy), tags (key=value), alarmTopic (ARN), idleBurnUSD, runbook (address), monitoring=false,
-// local=true (the variant for an engine on loopback).
+// CLI passes context as text, CDK_CONTEXT_JSON as JSON, [ReadChoices] reads a file; any
+// will do. A key that is no choice panics, and so fails the synthesis: it may be a choice
+// that is misspelt. docs/deploy.md lists the choices; beside them are dist (directory with
+// <function>/bootstrap), bundle (directory for zips beside a plain template) and local=true
+// (the variant for an engine on loopback), which the Makefile gives.
 func FromContext(app awscdk.App) Props {
-	c := reader{app}
+	c := reader{app, map[string]bool{}}
+	p := c.props().complete()
+	c.refuseOthers()
+	return p
+}
+
+func (c reader) props() Props {
 	return Props{
 		Install:               c.text("install"),
 		Dist:                  c.text("dist"),
@@ -63,15 +67,100 @@ func FromContext(app awscdk.App) Props {
 		IdleBurnUSD:           c.number("idleBurnUSD"),
 		Runbook:               c.text("runbook"),
 		Local:                 c.yes("local", false),
-	}.complete()
+	}
+}
+
+// ChoicesVariable names the file of choices for the app in infra.
+const ChoicesVariable = "SANDKEEPER_CHOICES"
+
+// ReadChoices reads a file of choices, a JSON object with the keys of docs/deploy.md. A
+// value is text, a number, true or false; a list and an object of texts stand for what is
+// between commas, and what is JSON itself, as tenants, may stand there as it is. No file,
+// "", is no choice.
+func ReadChoices(file string) (map[string]any, error) {
+	choices := map[string]any{}
+	if file == "" {
+		return choices, nil
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read choices: %w", err)
+	}
+	var given map[string]any
+	if err := json.Unmarshal(data, &given); err != nil || given == nil {
+		return nil, fmt.Errorf("read choices %s: want a JSON object of choices, see docs/deploy.md: %w", file, cmp.Or(err, errors.New("it is null")))
+	}
+	for key, value := range given {
+		text, err := choice(key, value)
+		if err != nil {
+			return nil, fmt.Errorf("read choices %s: %s: %w", file, key, err)
+		}
+		choices[key] = text
+	}
+	return choices, nil
+}
+
+// choice is one value as text.
+func choice(key string, value any) (any, error) {
+	if key == "dist" || key == "bundle" || key == "local" {
+		return nil, errors.New("the Makefile gives it")
+	}
+	if value != nil && (key == "tenants" || key == "spokes" || key == "spoke") {
+		return jsonText(value), nil
+	}
+	switch v := value.(type) {
+	case string, float64, bool:
+		return v, nil
+	case []any:
+		return joined(v)
+	case map[string]any:
+		var pairs []any
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			if text, ok := v[name].(string); ok {
+				pairs = append(pairs, name+"="+text)
+			} else {
+				return nil, fmt.Errorf("want a text for %s, got %v", name, v[name])
+			}
+		}
+		return joined(pairs)
+	}
+	return nil, fmt.Errorf("want text, a number, true, false, a list or an object of texts, got %v", value)
+}
+
+func joined(list []any) (any, error) {
+	texts := make([]string, len(list))
+	for i, element := range list {
+		text, ok := element.(string)
+		if !ok || strings.Contains(text, ",") {
+			return nil, fmt.Errorf("want texts without commas, got %v", element)
+		}
+		texts[i] = text
+	}
+	return strings.Join(texts, ","), nil
 }
 
 // reader reads an app's context. What is there and is not as expected panics.
-type reader struct{ app awscdk.App }
+type reader struct {
+	app  awscdk.App
+	keys map[string]bool // that have been asked for
+}
+
+// refuseOthers panics for a key that nobody asked for. CDK's own have other characters.
+func (c reader) refuseOthers() {
+	given, _ := c.app.Node().GetAllContext(nil).(map[string]any)
+	for _, key := range slices.Sorted(maps.Keys(given)) {
+		if plainKey.MatchString(key) && !c.keys[key] {
+			panic(fmt.Errorf("context %s: no such choice: want one of %s", key, strings.Join(slices.Sorted(maps.Keys(c.keys)), ", ")))
+		}
+	}
+}
+
+var plainKey = regexp.MustCompile(`^[A-Za-z]+$`)
 
 // text renders whatever the context has, so that what is neither text nor number is
 // refused where it is used rather than overlooked; empty if there is nothing.
 func (c reader) text(key string) string {
+	c.keys[key] = true
 	switch v := c.app.Node().TryGetContext(&key).(type) {
 	case nil:
 		return ""
@@ -155,6 +244,7 @@ func (c reader) pairs(key string) map[string]string {
 
 // json reads a context that is JSON, and reports whether there is one.
 func (c reader) json(key string, into any) bool {
+	c.keys[key] = true
 	v := c.app.Node().TryGetContext(&key)
 	if v == nil || v == "" {
 		return false

@@ -98,6 +98,9 @@ func NewStack(app constructs.Construct, p Props) awscdk.Stack {
 	stack := awscdk.NewStack(app, &p.Install, props)
 	// CDK leaves this id out of logical ids: they are those of the stack's own children.
 	New(stack, "Default", p)
+	if !p.Local {
+		p.keep(stack)
+	}
 	return stack
 }
 

@@ -65,6 +65,7 @@ type template struct {
 	Resources  map[string]resource
 	Outputs    map[string]any
 	Parameters map[string]properties
+	Rules      map[string]properties
 	text       string
 }
 

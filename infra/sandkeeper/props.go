@@ -12,7 +12,8 @@ import (
 // Props is what one installation may choose. Nothing but Dist has to be chosen.
 type Props struct {
 	// Install names the installation, the stack and all that it names: two installations in
-	// an account differ in it. Default: sandkeeper.
+	// an account differ in it. Letters, digits and hyphens, a letter first, at most 53.
+	// Default: sandkeeper.
 	Install string
 	// Dist is the directory with <function>/bootstrap. Default: dist beside the module, with
 	// Local dist/local.
@@ -88,7 +89,9 @@ type Props struct {
 	NoMonitoring bool
 	AlarmTopic   string  // ARN of the SNS topic that hears of alarms; empty: nobody hears
 	IdleBurnUSD  float64 // above which the alarm idle-burn rings, dollars an hour; 0: the list's
-	Runbook      string  // address of docs/runbook.md, for alarms and dashboard
+	// Runbook is the address of docs/runbook.md, or of a copy, for alarms and dashboard. With
+	// AlarmTopic it has to be chosen. Default: docs/runbook.md.
+	Runbook string
 
 	// Local makes the variant for an engine on loopback: pinned to an account that
 	// no one owns, endpoints as parameters, task events from local Fargate.
@@ -115,7 +118,7 @@ func (p Props) complete() Props {
 	p.KeepCheckpoints = cmp.Or(p.KeepCheckpoints, "0")
 	p.ScheduleMinutes = cmp.Or(p.ScheduleMinutes, 1)
 	p.LogDays = cmp.Or(p.LogDays, 30)
-	p.Runbook = cmp.Or(p.Runbook, "https://github.com/sandkeeper/sandkeeper/blob/main/docs/runbook.md")
+	p.Runbook = cmp.Or(p.Runbook, runbook)
 	return p
 }
 

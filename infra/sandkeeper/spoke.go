@@ -75,7 +75,7 @@ func NewSpokeStack(app constructs.Construct, p SpokeProps) awscdk.Stack {
 // SpokeFromContext reads the context "spoke": the JSON of [SpokeProps]. ok is false where
 // there is none.
 func SpokeFromContext(app awscdk.App) (p SpokeProps, ok bool) {
-	return p, reader{app}.json("spoke", &p)
+	return p, reader{app, map[string]bool{}}.json("spoke", &p)
 }
 
 // NewSpoke makes the role that an installation assumes in this stack's account and Region,
