@@ -206,11 +206,17 @@ var texts = []text{
 	{regexp.MustCompile(`\b(jsii|aws)\.(String|Number|Bool|Int32|Int64|Time)\(`), goFile, "new(value) does it"},
 	{regexp.MustCompile(`\berrors\.As\(`), goFile, "errors.AsType is checked by the compiler"},
 	{regexp.MustCompile(`(^|[^A-Za-z0-9_./-])/(root|home/[a-z]+|Users)/`), source, "paths of one machine mean nothing on another"},
+	{regexp.MustCompile(`\bMillisOf\(time\.|\btime\.Now\(\)\.(Unix|UnixMilli|Truncate|Round)\b`), coreRules, "nowMillis is right where a host's clock is wrong"},
 	{regexp.MustCompile(`\b(AKIA|ASIA)[A-Z0-9]{16}\b`), source, "no credential belongs in a repository"},
 }
 
 func goFile(path string) bool {
 	return strings.HasSuffix(path, ".go") && path != "layers_test.go"
+}
+
+// coreRules are the core's own files, but for the one that corrects the clock.
+func coreRules(path string) bool {
+	return below("internal/core")(path) && goFile(path) && !strings.HasSuffix(path, "_test.go") && path != "internal/core/clock.go" && !below("internal/core/coretest")(path)
 }
 
 func source(path string) bool {

@@ -84,7 +84,7 @@ func (s *Sweep) audit(ctx context.Context, control Control, report *DailyReport)
 	}
 	var notices []Notice
 	for _, l := range report.Leaked {
-		notices = append(notices, Notice{Type: NoticeLeaked, TaskARN: l.TaskARN, Reason: l.Why, At: MillisOf(time.Now())})
+		notices = append(notices, Notice{Type: NoticeLeaked, TaskARN: l.TaskARN, Reason: l.Why, At: nowMillis()})
 	}
 	s.announce(ctx, notices)
 	return errors.Join(unlisted...)
@@ -112,7 +112,7 @@ func (s *Sweep) auditTask(ctx context.Context, cluster string, t Task, control C
 		s.auditIdle(ctx, t, row, report)
 		return
 	}
-	if MillisOf(time.Now()) < t.CreatedAt.Add(s.Limits.LeakGrace) {
+	if nowMillis() < t.CreatedAt.Add(s.Limits.LeakGrace) {
 		return
 	}
 	if err := s.stopLeak(ctx, cluster, t, InstanceID(id), control, &leak); err != nil {
@@ -146,7 +146,7 @@ func (s *Sweep) stopLeak(ctx context.Context, cluster string, t Task, id Instanc
 	if err != nil || !control.EndsUnsealed() {
 		return err
 	}
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	row, err := s.Ledger.PutIntent(ctx, LedgerRow{
 		Instance: id, Provider: s.Provider, State: LedgerIntent, LaunchUntil: now, Cluster: cluster, DueAt: now, UpdatedAt: now,
 	})
@@ -164,7 +164,7 @@ func (s *Sweep) stopLeak(ctx context.Context, cluster string, t Task, id Instanc
 // stay: a run that was claimed in a sandbox never begins there again (I14).
 func (s *Sweep) prune(ctx context.Context, report *DailyReport) {
 	// Another shard comes first each day, in case time does not last for all.
-	first := int(time.Now().Unix() / (24 * 60 * 60) % Shards)
+	first := int(nowMillis().Time().Unix() / (24 * 60 * 60) % Shards)
 	for n := range Shards {
 		shard := (first + n) % Shards
 		due, err := s.Due.DueSandboxes(ctx, shard, farAhead)
@@ -193,7 +193,7 @@ func (s *Sweep) prune(ctx context.Context, report *DailyReport) {
 
 func (s *Sweep) pruneSandbox(ctx context.Context, key SandboxKey) (*PruneReport, error) {
 	box, err := s.Sandboxes.Sandbox(ctx, key)
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	switch {
 	case isNotFound(err):
 		return nil, nil

@@ -29,7 +29,7 @@ func (s *Sweep) examine(ctx context.Context, runs []Run, p policy, begun time.Ti
 	s.takeNotes(ctx, runs, evidences, p, report)
 	var jobs []job
 	for i, r := range runs {
-		d := decide(r, evidences[i], MillisOf(time.Now()), p)
+		d := decide(r, evidences[i], nowMillis(), p)
 		switch d.act {
 		case actLeave:
 			report.add(RunReport{RunKey: r.RunKey, Outcome: d.outcome, Reason: d.why, Healing: d.healing})
@@ -54,7 +54,7 @@ func (s *Sweep) examine(ctx context.Context, runs []Run, p policy, begun time.Ti
 func (s *Sweep) askTasks(ctx context.Context, runs []Run, evidences []evidence, p policy) {
 	byCluster := map[string][]int{}
 	for i, r := range runs {
-		if decide(r, evidences[i], MillisOf(time.Now()), p).act != actAsk {
+		if decide(r, evidences[i], nowMillis(), p).act != actAsk {
 			continue
 		}
 		if r.TaskARN != "" {
@@ -148,10 +148,10 @@ func (s *Sweep) askJournals(ctx context.Context, runs []Run, evidences []evidenc
 func (s *Sweep) laps(ctx context.Context, runs []Run, evidences []evidence, p policy) (first []int, laps []lap) {
 	byShard := map[int][]int{}
 	for i, r := range runs {
-		if !evidences[i].asked || decide(r, evidences[i], MillisOf(time.Now()), p).act != actAsk {
+		if !evidences[i].asked || decide(r, evidences[i], nowMillis(), p).act != actAsk {
 			continue
 		}
-		if p.named || hinted(r, MillisOf(time.Now())) {
+		if p.named || hinted(r, nowMillis()) {
 			first = append(first, i)
 			continue
 		}
@@ -211,7 +211,7 @@ func (s *Sweep) probeAll(ctx context.Context, runs []Run, evidences []evidence, 
 		report.Probed += len(requests)
 		for k, i := range batches[n] {
 			if k < len(replies) && replies[k].RunKey == runs[i].RunKey {
-				replies[k].diagnose(evidences[i].task, runs[i].Container, MillisOf(time.Now()))
+				replies[k].diagnose(evidences[i].task, runs[i].Container, nowMillis())
 				evidences[i].probe = &replies[k]
 				answered[i] = !replies[k].Unasked
 			}
@@ -242,7 +242,7 @@ func (p *pacer) next(now time.Time) time.Time {
 // moveCursors saves how far each lap came: one write a shard that was asked. A
 // cursor that another sweep moved stays where that one left it.
 func (s *Sweep) moveCursors(ctx context.Context, runs []Run, laps []lap, answered map[int]bool, p policy, report *SweepReport) {
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	moved := make([]Cursor, len(laps))
 	for n, l := range laps {
 		moved[n] = l.moved(runs, func(i int) bool { return answered[i] }, now)
@@ -297,7 +297,7 @@ func (s *Sweep) takeNotes(ctx context.Context, runs []Run, evidences []evidence,
 
 // sight is what this sweep saw of a run that is worth a note.
 func (s *Sweep) sight(r Run, e evidence, p policy) sighting {
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	d := decide(r, e, now, p)
 	return sighting{
 		reply: e.probe, missing: e.task.Life == TaskMissing,
@@ -310,7 +310,7 @@ func (s *Sweep) note(ctx context.Context, key RunKey, seen sighting, p policy) (
 	if before, err = s.Notes.Note(ctx, key); err != nil {
 		return Note{}, Note{}, err
 	}
-	after, write := before.after(seen, MillisOf(time.Now()), s.Limits)
+	after, write := before.after(seen, nowMillis(), s.Limits)
 	if write && p.acts {
 		err = s.Notes.PutNote(ctx, key, after)
 	}

@@ -85,7 +85,7 @@ func (l lap) moved(runs []Run, answered func(i int) bool, now Millis) Cursor {
 
 // share takes the tokens for n probes and says how many it got.
 func (s *Sweep) share(ctx context.Context, n int) int {
-	minute := MillisOf(time.Now().Truncate(time.Minute))
+	minute := MillisOf(nowMillis().Time().Truncate(time.Minute))
 	got, err := s.Budget.Take(ctx, minute, n, int(s.Limits.ProbeRate*60))
 	if err != nil {
 		s.Logger.WarnContext(ctx, "take probe budget", "err", err)

@@ -242,7 +242,7 @@ func (l *Launcher) intend(ctx context.Context, r Run, key SandboxKey, provider, 
 
 // runTask asks ECS under the row's deadline: no token is used after it.
 func (l *Launcher) runTask(ctx context.Context, row LedgerRow, spec TaskSpec, native SnapshotID) (string, error) {
-	ctx, cancel := context.WithDeadline(ctx, row.LaunchUntil.Time())
+	ctx, cancel := context.WithDeadline(ctx, row.LaunchUntil.here())
 	defer cancel()
 	spec.Token = string(row.Instance)
 	spec.StartedBy = StartedBy(l.Install, row.Instance)
@@ -312,7 +312,7 @@ func (l *Launcher) StartAgent(ctx context.Context, r Run, agent JournalStart, in
 	if _, err := l.Runs.Update(ctx, r.RunKey, Renew{Epoch: r.Epoch, Until: until}); err != nil {
 		return JournalStarted{}, fmt.Errorf("start agent of run %s: %w", r.RunKey, err)
 	}
-	ctx, cancel := context.WithDeadline(ctx, until.Time())
+	ctx, cancel := context.WithDeadline(ctx, until.here())
 	defer cancel()
 	for wait := time.Second; ; wait = min(2*wait, 8*time.Second) {
 		started, err := l.Provider.StartAgent(ctx, targetOf(r), agent, input)

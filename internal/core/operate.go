@@ -99,7 +99,7 @@ func (o *Operator) record(ctx context.Context, by By, op, subject, detail string
 		return fmt.Errorf("%s %s: want who does it and why, got %q and %q", op, subject, by.Who, by.Why)
 	}
 	return o.Audit.Record(ctx, AuditEntry{
-		At: MillisOf(time.Now()), By: by.Who, Why: by.Why, Op: op, Subject: subject, Detail: detail,
+		At: nowMillis(), By: by.Who, Why: by.Why, Op: op, Subject: subject, Detail: detail,
 	})
 }
 
@@ -108,7 +108,7 @@ func (o *Operator) record(ctx context.Context, by By, op, subject, detail string
 // other. Where the sandbox's end has begun it answers ErrTooLate and takes the hold
 // back: what it replaced was promised to somebody, and stands again.
 func (o *Operator) Hold(ctx context.Context, key RunKey, until Millis, by By) error {
-	if now := MillisOf(time.Now()); until <= now || until > now.Add(MaxHold) {
+	if now := nowMillis(); until <= now || until > now.Add(MaxHold) {
 		return fmt.Errorf("hold run %s: until: want a time to come within %s, got %s", key, MaxHold, until.Time().Format(time.RFC3339))
 	}
 	if err := o.record(ctx, by, "hold", key.String(), until.Time().Format(time.RFC3339)); err != nil {
@@ -202,7 +202,7 @@ func (o *Operator) heldUp(ctx context.Context, r Run) ([]ReclaimJob, error) {
 	if err != nil {
 		return nil, err
 	}
-	now, by := MillisOf(time.Now()), rand.Text()
+	now, by := nowMillis(), rand.Text()
 	spent := box.IdleSince.Add(seconds(r.IdleSeconds, o.Limits.IdleTTL))
 	if box.DueAt <= spent {
 		return nil, nil // it was never held up
@@ -253,7 +253,7 @@ func RequestCancelOf(ctx context.Context, runs Runs, key RunKey) (Run, error) {
 		if r, err = runs.Run(ctx, key); err != nil {
 			return Run{}, err
 		}
-		r, err = runs.Update(ctx, key, RequestCancel{Now: MillisOf(time.Now()), Row: r.Row})
+		r, err = runs.Update(ctx, key, RequestCancel{Now: nowMillis(), Row: r.Row})
 		refused, ok := errors.AsType[*RefusedError](err)
 		if !ok || refused.Why != "row" {
 			return r, err
@@ -268,7 +268,7 @@ func (o *Operator) Freeze(ctx context.Context, by By) ([]LedgerRow, error) {
 	if err := o.record(ctx, by, "freeze", "installation", ""); err != nil {
 		return nil, err
 	}
-	if _, err := o.Controls.UpdateControl(ctx, Freeze{Now: MillisOf(time.Now()), By: by.Who, Why: by.Why}); err != nil {
+	if _, err := o.Controls.UpdateControl(ctx, Freeze{Now: nowMillis(), By: by.Who, Why: by.Why}); err != nil {
 		return nil, fmt.Errorf("freeze: %w", err)
 	}
 	return o.stopping(ctx)
@@ -302,7 +302,7 @@ func (o *Operator) stopping(ctx context.Context) ([]LedgerRow, error) {
 
 // Thaw takes a freeze back and resets the breaker, which counts again a window later.
 func (o *Operator) Thaw(ctx context.Context, by By) error {
-	quiet := MillisOf(time.Now()).Add(cmp.Or(o.Limits.BreakerWindow, DefaultLimits.BreakerWindow))
+	quiet := nowMillis().Add(cmp.Or(o.Limits.BreakerWindow, DefaultLimits.BreakerWindow))
 	return o.control(ctx, by, "thaw", Thaw{QuietUntil: quiet}, "")
 }
 

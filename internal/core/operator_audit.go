@@ -85,7 +85,7 @@ func (a *Auditor) overdue() time.Duration { return a.Limits.ReclaimBackoffMax + 
 // Run carries out one audit. A listing that failed, on either side, is an error: what
 // could not be read is not empty (I10).
 func (a *Auditor) Run(ctx context.Context) (AuditReport, error) {
-	u := &auditing{Auditor: a, now: MillisOf(time.Now()), tasks: map[string]Task{}, runs: map[RunKey]Run{}}
+	u := &auditing{Auditor: a, now: nowMillis(), tasks: map[string]Task{}, runs: map[RunKey]Run{}}
 	for _, step := range []func(context.Context) error{u.listTasks, u.listRecords, u.fromECS, u.fromRuns, u.fromRows} {
 		if err := step(ctx); err != nil {
 			return AuditReport{}, fmt.Errorf("audit: %w", err)

@@ -297,7 +297,7 @@ func (c *Reclaimer) mark(ctx context.Context, a attempt) (ReclaimOutcome, error)
 		return "", nil
 	}
 	t := MarkReclaiming{
-		Instance: a.job.Instance, LatestRun: a.box.LatestRun, By: a.by, Idle: a.job.Kind == JobDue, Now: MillisOf(time.Now()),
+		Instance: a.job.Instance, LatestRun: a.box.LatestRun, By: a.by, Idle: a.job.Kind == JobDue, Now: nowMillis(),
 	}
 	_, err := c.Sandboxes.UpdateSandbox(ctx, a.job.Key, t)
 	if (isNotFound(err) || Refused(err)) && !a.capturing {
@@ -367,7 +367,7 @@ func providerOf(box *Sandbox, row *LedgerRow) string {
 // guarded reads hold, freeze and mode after the mark; any of them takes the attempt
 // back.
 func (c *Reclaimer) guarded(ctx context.Context, a *attempt) (ReclaimOutcome, error) {
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	control, err := c.Controls.Control(ctx)
 	if err != nil {
 		return ReclaimDestroyFailed, err
@@ -401,7 +401,7 @@ func (c *Reclaimer) counted(ctx context.Context, a *attempt) (ReclaimOutcome, er
 		return ReclaimDestroyFailed, err
 	}
 	if !mayStop(control, a.unsealed()) {
-		return c.later(ctx, *a, ReclaimFrozen, MillisOf(time.Now()).Add(c.Limits.Frozen))
+		return c.later(ctx, *a, ReclaimFrozen, nowMillis().Add(c.Limits.Frozen))
 	}
 	return "", nil
 }
@@ -410,7 +410,7 @@ func (c *Reclaimer) counted(ctx context.Context, a *attempt) (ReclaimOutcome, er
 // keeps the lease.
 func (c *Reclaimer) later(ctx context.Context, a attempt, outcome ReclaimOutcome, notBefore Millis) (ReclaimOutcome, error) {
 	if a.box != nil {
-		t := Unmark{Instance: a.job.Instance, By: a.by, Now: MillisOf(time.Now())}
+		t := Unmark{Instance: a.job.Instance, By: a.by, Now: nowMillis()}
 		if a.job.Kind == JobDue {
 			t.DueAt = notBefore
 		}
@@ -469,7 +469,7 @@ func (c *Reclaimer) snapshotFailed(ctx context.Context, a attempt, what string, 
 
 // idle keeps the sandbox warm. A hold of its run stays with it.
 func (c *Reclaimer) idle(ctx context.Context, a attempt) (ReclaimOutcome, error) {
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	t := MarkIdle{
 		Instance: a.job.Instance, By: a.by, Since: now, DueAt: now.Add(seconds(a.run.IdleSeconds, c.Limits.IdleTTL)), Hold: a.run.Hold.Until,
 		Snapshot: c.snapshot(ctx, a),
@@ -491,7 +491,7 @@ func (c *Reclaimer) idle(ctx context.Context, a attempt) (ReclaimOutcome, error)
 
 // condemn is the point of no return: from here on nobody finds the task.
 func (c *Reclaimer) condemn(ctx context.Context, a attempt) (ReclaimOutcome, error) {
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	t := Condemn{Instance: a.job.Instance, Key: a.job.Key, Unsealed: a.unsealed(), Why: "run ended: " + a.run.RunKey.String(), Now: now, DueAt: now.Add(c.Limits.RetryStop)}
 	if a.box != nil {
 		t.By = a.by
@@ -519,7 +519,7 @@ func refusedOr(err error, outcome ReclaimOutcome) (ReclaimOutcome, error) {
 // stop stops the task of a condemned row. Control is read before every StopTask
 // (I13).
 func (c *Reclaimer) stop(ctx context.Context, job ReclaimJob, row LedgerRow) (ReclaimOutcome, error) {
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	if row.Provider != c.Provider {
 		return c.unmark(ctx, job, ReclaimProviderMismatch)
 	}
@@ -578,7 +578,7 @@ func (c *Reclaimer) tellDestroyed(ctx context.Context, job ReclaimJob, row Ledge
 // once it is at least on its way. A task that ECS does not know is believed gone
 // only after a while.
 func (c *Reclaimer) stopped(ctx context.Context, job ReclaimJob, row LedgerRow, task Task) (ReclaimOutcome, error) {
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	missing := task.Life == TaskMissing
 	since := row.missingSince(now, c.Limits)
 	if task.Life == TaskGone || missing && now >= since.Add(c.Limits.MissingGrace) {
@@ -662,7 +662,7 @@ func (c *Reclaimer) unmark(ctx context.Context, job ReclaimJob, outcome ReclaimO
 		return outcome, nil
 	}
 	key := RunKey{Tenant: job.Tenant, Run: job.Run}
-	done := ReclaimDone{Instance: job.Instance, Outcome: outcome, ExpiresAt: MillisOf(time.Now()).Add(c.Limits.Retention)}
+	done := ReclaimDone{Instance: job.Instance, Outcome: outcome, ExpiresAt: nowMillis().Add(c.Limits.Retention)}
 	_, err := c.Runs.Update(ctx, key, done)
 	if e, ok := errors.AsType[*RefusedError](err); ok && e.Why == "owes-checkpoint" {
 		if err := c.loseOwn(ctx, key, string(outcome)+": nothing is left to store"); err != nil {

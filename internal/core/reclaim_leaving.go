@@ -60,7 +60,7 @@ func (c *Reclaimer) leaseOf(ctx context.Context, r Run) (owner string, outcome R
 	if err != nil {
 		return "", ReclaimDestroyFailed, err
 	}
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	if th.Lease.Live(now) && th.Lease.Owner == hostOwner(r) {
 		return hostOwner(r), "", nil
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"time"
 )
 
 // CheckpointOf names the checkpoint that a run's end owes.
@@ -36,7 +35,7 @@ func (c *Reclaimer) lease(ctx context.Context, a *attempt) (ReclaimOutcome, erro
 	if a.owes == nil || a.box == nil || c.Threads == nil {
 		return "", nil
 	}
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	th, err := c.losses().acquire(ctx, *a.owes, now)
 	switch {
 	case Refused(err):
@@ -94,7 +93,7 @@ func (c *Reclaimer) stored(ctx context.Context, a *attempt) (ReclaimOutcome, err
 		return c.uncaptured(ctx, a, "unknown: "+err.Error(), false)
 	case got.State == Capturing:
 		a.capturing = true
-		return c.later(ctx, *a, ReclaimCapturing, MillisOf(time.Now()).Add(c.Limits.CaptureWait))
+		return c.later(ctx, *a, ReclaimCapturing, nowMillis().Add(c.Limits.CaptureWait))
 	case got.State == CaptureDone:
 		final := a.owes.Checkpoint
 		final.State, final.ID = CheckpointDone, got.ID
@@ -110,7 +109,7 @@ func (c *Reclaimer) stored(ctx context.Context, a *attempt) (ReclaimOutcome, err
 // kept, and its row owes the checkpoint. Of the others it depends on the policy for how
 // long they are held for another try; what is not known is always tried again.
 func (c *Reclaimer) uncaptured(ctx context.Context, a *attempt, why string, sure bool) (ReclaimOutcome, error) {
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	next := a.owes.Checkpoint
 	next.Why, next.Tries, next.FailedAt = why, next.Tries+1, cmp.Or(next.FailedAt, now)
 	if next.State != CheckpointMoved {
@@ -147,7 +146,7 @@ func (c *Reclaimer) yield(ctx context.Context, a attempt, err error) (ReclaimOut
 	if !Refused(err) {
 		return ReclaimDestroyFailed, err
 	}
-	return c.later(ctx, a, ReclaimInUse, MillisOf(time.Now()).Add(c.Limits.RetryStop))
+	return c.later(ctx, a, ReclaimInUse, nowMillis().Add(c.Limits.RetryStop))
 }
 
 // gone words how the task of a sandbox ended; "" while ECS does not say that it has. An
@@ -196,7 +195,7 @@ func (c *Reclaimer) moveOn(ctx context.Context, job ReclaimJob, r Run, outcome R
 	if !r.Checkpoint.Owes() {
 		return c.unmark(ctx, job, outcome)
 	}
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	err := c.Transactions.MoveDebt(ctx, MoveDebt{
 		Run: r.RunKey, Instance: job.Instance, Outcome: outcome, Now: now, ExpiresAt: now.Add(c.Limits.Retention),
 	})
@@ -267,7 +266,7 @@ func (l losses) settle(ctx context.Context, r *Run, row *LedgerRow, final RunChe
 			return err
 		}
 	}
-	_, err := l.ledger.UpdateRow(ctx, row.Instance, SettleDebt{Owed: row.Owed, Now: MillisOf(time.Now())})
+	_, err := l.ledger.UpdateRow(ctx, row.Instance, SettleDebt{Owed: row.Owed, Now: nowMillis()})
 	return err
 }
 
@@ -298,7 +297,7 @@ func (l losses) final(ctx context.Context, r Run, why string) (RunCheckpoint, er
 	if newer || err != nil {
 		return final, err
 	}
-	_, err = l.threads.UpdateThread(ctx, th.ThreadKey, LoseWorkspace{Run: r.RunKey.Run, Why: why, Head: th.Head, Fence: th.Fence, Now: MillisOf(time.Now())})
+	_, err = l.threads.UpdateThread(ctx, th.ThreadKey, LoseWorkspace{Run: r.RunKey.Run, Why: why, Head: th.Head, Fence: th.Fence, Now: nowMillis()})
 	return final, err
 }
 
@@ -329,7 +328,7 @@ func (l losses) fence(ctx context.Context, r Run) (Thread, error) {
 				return Thread{}, err
 			}
 		}
-		now := MillisOf(time.Now())
+		now := nowMillis()
 		th, err := l.threads.UpdateThread(ctx, key, AcquireLease{Owner: reclaimLoser(r), Now: now, Until: now.Add(LeaseLife)})
 		if !Refused(err) {
 			return th, err
@@ -370,7 +369,7 @@ func (l losses) announce(ctx context.Context, r Run, c RunCheckpoint) error {
 	}
 	return l.announcer.Announce(ctx, []Notice{{
 		Type: NoticeCheckpointFailed, RunKey: r.RunKey, Thread: r.Thread, Status: r.Status, ExitCode: r.ExitCode,
-		Reason: c.Why, TaskARN: r.TaskARN, At: MillisOf(time.Now()), Checkpoint: c.State,
+		Reason: c.Why, TaskARN: r.TaskARN, At: nowMillis(), Checkpoint: c.State,
 	}})
 }
 

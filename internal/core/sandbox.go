@@ -393,7 +393,7 @@ var errExecBusy = errors.New("another has the container's exec sessions")
 // holdExec takes a container for at most that long.
 func holdExec(ctx context.Context, sandboxes Sandboxes, key SandboxKey, most time.Duration) (*execHold, error) {
 	box, err := sandboxes.Sandbox(ctx, key)
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	switch {
 	case err != nil:
 		return nil, ignoreNotFound(err)

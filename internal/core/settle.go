@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 )
 
 func isNotFound(err error) bool { return errors.Is(err, ErrNotFound) }
@@ -41,7 +40,7 @@ func (s *Sweep) settleOne(ctx context.Context, d DueSandbox) (*ReclaimJob, int, 
 
 func (s *Sweep) settleIdle(ctx context.Context, key SandboxKey) (*ReclaimJob, error) {
 	box, err := s.Sandboxes.Sandbox(ctx, key)
-	if err != nil || box.DueAt == 0 || box.DueAt > MillisOf(time.Now()) {
+	if err != nil || box.DueAt == 0 || box.DueAt > nowMillis() {
 		return nil, err
 	}
 	return &ReclaimJob{Tenant: box.Material.Tenant, Key: key, Instance: box.Instance, Kind: JobDue}, nil
@@ -50,7 +49,7 @@ func (s *Sweep) settleIdle(ctx context.Context, key SandboxKey) (*ReclaimJob, er
 // settleRow looks at one open row. A launch that turns up late is condemned, never
 // taken into service: whoever asked for it has given up.
 func (s *Sweep) settleRow(ctx context.Context, id InstanceID) (*ReclaimJob, int, error) {
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	row, err := s.Ledger.Row(ctx, id)
 	if err != nil || row.DueAt == 0 || row.DueAt > now {
 		return nil, 0, err

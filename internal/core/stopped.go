@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 )
 
 // StoppedTask is ECS's news that a task has stopped, or is about to. Events come late,
@@ -92,17 +91,17 @@ func (s *Sweep) Nudged(ctx context.Context, key RunKey) (SweepReport, error) {
 	if r.CancelRequested != 0 {
 		return s.cancelNow(ctx, r)
 	}
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	return s.lookNow(ctx, r, Hint{ExitedAt: now, TaskARN: r.TaskARN})
 }
 
 // cancelNow ends a run whose end a user wished, as soon as its host has had its say.
 func (s *Sweep) cancelNow(ctx context.Context, r Run) (SweepReport, error) {
 	due := r.Row == RowCancel || r.Row == RowDetached
-	if !due || r.Row == RowCancel && r.DueAt > MillisOf(time.Now()).Add(CancelGrace) {
+	if !due || r.Row == RowCancel && r.DueAt > nowMillis().Add(CancelGrace) {
 		return newReport(), nil
 	}
-	if r.Row == RowCancel && !waitUntil(ctx, r.DueAt.Time()) {
+	if r.Row == RowCancel && !waitUntil(ctx, r.DueAt.here()) {
 		return newReport(), nil // the next sweep finds it due
 	}
 	return s.Run(ctx, SweepRequest{Runs: []RunKey{r.RunKey}})
@@ -164,7 +163,7 @@ func (s *Sweep) lookNow(ctx context.Context, r Run, h Hint) (SweepReport, error)
 func (s *Sweep) hinted(ctx context.Context, r Run, h Hint) (Run, error) {
 	for range rowTries {
 		h.Row, h.DueAt = r.Row, r.DueAt
-		h.Lapse = min(r.DueAt, MillisOf(time.Now()).Add(s.Limits.HintLapse))
+		h.Lapse = min(r.DueAt, nowMillis().Add(s.Limits.HintLapse))
 		after, err := s.Runs.Update(ctx, r.RunKey, h)
 		switch {
 		case err == nil:

@@ -386,7 +386,7 @@ func (s *Sweep) load(ctx context.Context, entries []IndexEntry) ([]Run, []Unread
 // turn moves lapsed attachments and due cancels into the detached index, so that
 // they are judged in this very sweep. A sweep that must not write judges them as if.
 func (s *Sweep) turn(ctx context.Context, runs []Run, p policy, report *SweepReport) []Run {
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	var due []int
 	for i, r := range runs {
 		if r.Status == Running && r.DueAt <= now && r.Row.Due() {
@@ -423,7 +423,7 @@ func (s *Sweep) turnOne(ctx context.Context, r Run, p policy) (Run, error) {
 // resend sends the reclaim messages of ended runs whose mark is due again: the
 // mark is the debt, the message only a reminder (I4).
 func (s *Sweep) resend(ctx context.Context, runs []Run, report *SweepReport) {
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	var jobs []ReclaimJob
 	for _, r := range runs {
 		if r.Status.Terminal() && r.Row == RowReclaim && r.DueAt <= now {

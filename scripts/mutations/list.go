@@ -181,7 +181,7 @@ var mutations = []mutation{
 	// Launching.
 	one("the task is asked for before its ledger row is written", launch,
 		`	row, err := l.intend(ctx, r, key, material.Provider, spec.Cluster)
-`, `	_, _ = l.runTask(ctx, LedgerRow{Instance: r.Instance, LaunchUntil: MillisOf(time.Now()).Add(l.Limits.LaunchWindow)}, spec)
+`, `	_, _ = l.runTask(ctx, LedgerRow{Instance: r.Instance, LaunchUntil: nowMillis().Add(l.Limits.LaunchWindow)}, spec)
 	row, err := l.intend(ctx, r, key, material.Provider, spec.Cluster)
 `),
 	one("a retried launch revives a condemned row", sandbox,
@@ -207,7 +207,7 @@ var mutations = []mutation{
 		t = StopLaunch{TaskARN: arn, Why: "late launch", Now: now, DueAt: now.Add(s.Limits.RetryStop)}
 `, ``),
 	one("an idle sandbox is overlooked", settle,
-		`	if err != nil || box.DueAt == 0 || box.DueAt > MillisOf(time.Now()) {`, `	if true {`),
+		`	if err != nil || box.DueAt == 0 || box.DueAt > nowMillis() {`, `	if true {`),
 
 	// Reclaiming.
 	one("reclaim ignores a hold", reclaim, `	case until > now:`, `	case false:`),
@@ -297,7 +297,7 @@ var mutations = []mutation{
 	}
 	if !isNotFound(err) {`, `	if err != nil && !isNotFound(err) {`),
 	one("a loss is not told to the thread", captures,
-		`	_, err = l.threads.UpdateThread(ctx, th.ThreadKey, LoseWorkspace{Run: r.RunKey.Run, Why: why, Head: th.Head, Fence: th.Fence, Now: MillisOf(time.Now())})
+		`	_, err = l.threads.UpdateThread(ctx, th.ThreadKey, LoseWorkspace{Run: r.RunKey.Run, Why: why, Head: th.Head, Fence: th.Fence, Now: nowMillis()})
 	return final, err
 `, `	return final, nil
 `),
@@ -315,7 +315,7 @@ var mutations = []mutation{
 	}
 `),
 	one("a row owes for ever what is stored", captures,
-		`	_, err := l.ledger.UpdateRow(ctx, row.Instance, SettleDebt{Owed: row.Owed, Now: MillisOf(time.Now())})
+		`	_, err := l.ledger.UpdateRow(ctx, row.Instance, SettleDebt{Owed: row.Owed, Now: nowMillis()})
 	return err
 `, `	return nil
 `),
