@@ -2,13 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	"github.com/aws/aws-lambda-go/events"
 
+	"github.com/sandkeeper/sandkeeper/internal/boot"
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/metrics"
 	"github.com/sandkeeper/sandkeeper/internal/transfer"
@@ -50,29 +49,26 @@ func (h handler) request(ctx context.Context, event json.RawMessage) (any, error
 	answer, err := h.serve(ctx, r)
 	if err == nil {
 		h.log.InfoContext(ctx, "agent", "path", path)
-		return respond(200, answer)
+		return boot.Respond(200, answer)
 	}
 	refused := refusalOf(err)
 	h.log.WarnContext(ctx, "agent", append([]any{"path", path}, refused.told(err)...)...)
 	h.meter.Emit(metrics.OfRefusal(refused.Code))
-	return respond(refused.Status, refused.answer())
+	return boot.Respond(refused.Status, refused.answer())
 }
 
 // serve takes the request apart, the token first: who has none learns nothing else.
 func (h handler) serve(ctx context.Context, r events.LambdaFunctionURLRequest) (any, error) {
-	token, ok := strings.CutPrefix(r.Headers["authorization"], "Bearer ")
-	if !ok || token == "" {
+	token, ok := boot.Bearer(r)
+	if !ok {
 		return nil, refusal{statusNoToken, core.ErrToken.Code, "want the job's token as bearer"}
 	}
 	if method := r.RequestContext.HTTP.Method; method != "POST" {
 		return nil, refusal{statusMethod, "bad-method", fmt.Sprintf("want POST, got %.20q", method)}
 	}
-	body := []byte(r.Body)
-	if r.IsBase64Encoded {
-		var err error
-		if body, err = base64.StdEncoding.DecodeString(r.Body); err != nil {
-			return nil, badRequest("body: want base64: %v", err)
-		}
+	body, err := boot.Body(r)
+	if err != nil {
+		return nil, err
 	}
 	return h.agent(ctx, r.RawPath, token, body)
 }
@@ -87,17 +83,6 @@ func (h handler) agent(ctx context.Context, path, token string, body []byte) (an
 		return nil, refusal{statusTooLarge, "too-large", fmt.Sprintf("want a body of at most %d bytes, got %d", transfer.MaxBody, len(body))}
 	}
 	return answer(ctx, h.keeper, token, body)
-}
-
-func respond(status int, answer any) (any, error) {
-	body, err := json.Marshal(answer)
-	if err != nil {
-		return nil, fmt.Errorf("checkpoint: write answer: %w", err)
-	}
-	return events.LambdaFunctionURLResponse{
-		StatusCode: status, Body: string(body),
-		Headers: map[string]string{"Content-Type": "application/json", "Cache-Control": "no-store"},
-	}, nil
 }
 
 // route reads a request, whose members must all be known.

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
-	"strings"
 
+	"github.com/sandkeeper/sandkeeper/internal/boot"
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/lambdacheckpoint"
 	"github.com/sandkeeper/sandkeeper/internal/metrics"
@@ -71,7 +69,7 @@ func (h handler) handle(ctx context.Context, event json.RawMessage) (any, error)
 // {"error": {code, message}} where the call is refused. It fails where nobody can tell
 // whether it has been carried out, and it may be made again.
 func (h handler) call(ctx context.Context, event json.RawMessage) (any, error) {
-	name, operation, body, err := which(event)
+	name, operation, body, err := boot.Call(event, operations)
 	if err != nil {
 		return refusalOf(err).answer(), nil
 	}
@@ -87,25 +85,6 @@ func (h handler) call(ctx context.Context, event json.RawMessage) (any, error) {
 		return nil, fmt.Errorf("checkpoint: %s: %w", name, err)
 	}
 	return r.answer(), nil
-}
-
-// which finds the one operation that a call names.
-func which(event json.RawMessage) (string, operation, json.RawMessage, error) {
-	var members map[string]json.RawMessage
-	if err := core.DecodeStrict(event, &members); err != nil {
-		return "", nil, nil, badRequest("%v", err)
-	}
-	known := strings.Join(slices.Sorted(maps.Keys(operations)), ", ")
-	if len(members) != 1 {
-		return "", nil, nil, badRequest("want exactly one of %s, got %d members", known, len(members))
-	}
-	for name, body := range members {
-		if operation, ok := operations[name]; ok {
-			return name, operation, body, nil
-		}
-		return "", nil, nil, badRequest("want one of %s, got %.80q", known, name)
-	}
-	panic("unreachable")
 }
 
 // about is what a log says of a call: whose it is.

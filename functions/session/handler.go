@@ -6,12 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/aws/aws-lambda-go/lambdacontext"
 
+	"github.com/sandkeeper/sandkeeper/internal/boot"
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/metrics"
 )
@@ -28,7 +27,7 @@ type handler struct {
 // whether it has been carried out; it may be made again. No event is quoted in an error
 // or a log: requests hold prompts.
 func (h handler) handle(ctx context.Context, event json.RawMessage) (any, error) {
-	name, op, body, err := which(event)
+	name, op, body, err := boot.Call(event, operations)
 	if err != nil {
 		return refusalOf(err).answer(), nil
 	}
@@ -68,24 +67,6 @@ func alias(ctx context.Context) string {
 		return ""
 	}
 	return parts[7]
-}
-
-// which finds the one operation that a call names.
-func which(event json.RawMessage) (string, operation, json.RawMessage, error) {
-	known := strings.Join(slices.Sorted(maps.Keys(operations)), ", ")
-	var members map[string]json.RawMessage
-	if err := core.DecodeStrict(event, &members); err != nil {
-		return "", operation{}, nil, &core.InvalidError{Code: "bad-request", Detail: fmt.Sprintf(`%v; want {"<operation>": {…}} with one of %s`, err, known)}
-	}
-	if len(members) != 1 {
-		return "", operation{}, nil, &core.InvalidError{Code: "bad-request", Detail: fmt.Sprintf("want exactly one of %s, got %d members", known, len(members))}
-	}
-	name := slices.Collect(maps.Keys(members))[0]
-	op, ok := operations[name]
-	if !ok {
-		return "", operation{}, nil, &core.InvalidError{Code: "bad-request", Detail: fmt.Sprintf("want one of %s, got %.80q", known, name)}
-	}
-	return name, op, members[name], nil
 }
 
 // refusal is an error as hosts see it.

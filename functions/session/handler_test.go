@@ -11,6 +11,7 @@ import (
 
 	"github.com/aws/aws-lambda-go/lambdacontext"
 
+	"github.com/sandkeeper/sandkeeper/internal/boot"
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/mem"
 )
@@ -167,7 +168,7 @@ func TestTheSampleEventIsAStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	name, op, body, err := which(event)
+	name, op, body, err := boot.Call(event, operations)
 	if err != nil || name != "start" {
 		t.Fatalf("operation %q, %v", name, err)
 	}

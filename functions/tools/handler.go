@@ -3,15 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 
 	"github.com/aws/aws-lambda-go/events"
 
+	"github.com/sandkeeper/sandkeeper/internal/boot"
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/toolwire"
 )
@@ -50,16 +49,16 @@ func (h handler) handle(ctx context.Context, r events.LambdaFunctionURLRequest) 
 	said = append([]any{"path", path, "run", agent.Key().String()}, said...)
 	if err == nil {
 		h.log.InfoContext(ctx, "tools", said...)
-		return respond(200, answer)
+		return boot.Respond(200, answer)
 	}
 	refused := refusalOf(err)
 	h.log.WarnContext(ctx, "tools", append(said, "status", refused.Status, "code", refused.Code, "err", cause(err))...)
-	return respond(refused.Status, toolwire.ErrorAnswer{Error: refused})
+	return boot.Respond(refused.Status, toolwire.ErrorAnswer{Error: refused})
 }
 
 // serve takes the request apart, the bearer first: who has none learns nothing else.
 func (h handler) serve(ctx context.Context, r events.LambdaFunctionURLRequest) (a core.RunAgent, answer any, said []any, err error) {
-	bearer, ok := strings.CutPrefix(r.Headers["authorization"], "Bearer ")
+	bearer, ok := boot.Bearer(r)
 	if !ok {
 		return a, nil, nil, core.ErrBearer
 	}
@@ -73,11 +72,9 @@ func (h handler) serve(ctx context.Context, r events.LambdaFunctionURLRequest) (
 	case method != "POST":
 		return a, nil, nil, refuse(405, toolwire.CodeMethod, "want POST, got %.20q", method)
 	}
-	body := []byte(r.Body)
-	if r.IsBase64Encoded {
-		if body, err = base64.StdEncoding.DecodeString(r.Body); err != nil {
-			return a, nil, nil, refuse(400, toolwire.CodeBadRequest, "body: want base64: %v", err)
-		}
+	body, err := boot.Body(r)
+	if err != nil {
+		return a, nil, nil, err
 	}
 	if len(body) > toolwire.MaxBody {
 		return a, nil, nil, refuse(413, toolwire.CodeTooLarge, "want a body of at most %d bytes, got %d", toolwire.MaxBody, len(body))
@@ -135,21 +132,6 @@ func decode(body []byte, q any) error {
 		return refuse(400, toolwire.CodeBadRequest, "%v", err)
 	}
 	return nil
-}
-
-// respond writes an answer. What a page would have to escape stays as it is: the runtime
-// escapes it once more, and a function's answer has a limit.
-func respond(status int, answer any) (events.LambdaFunctionURLResponse, error) {
-	var body bytes.Buffer
-	e := json.NewEncoder(&body)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(answer); err != nil {
-		return events.LambdaFunctionURLResponse{}, fmt.Errorf("tools: write answer: %w", err)
-	}
-	return events.LambdaFunctionURLResponse{
-		StatusCode: status, Body: body.String(),
-		Headers: map[string]string{"Content-Type": "application/json", "Cache-Control": "no-store"},
-	}, nil
 }
 
 func refuse(status int, code, format string, args ...any) error {
