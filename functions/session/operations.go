@@ -11,8 +11,7 @@ import (
 
 // operation is one thing that hosts can ask for.
 type operation struct {
-	what     string   // for people, one sentence
-	refuses  []string // with what codes, beside those of bad input
+	what     string // for people, one sentence
 	request  reflect.Type
 	response reflect.Type
 	decode   func(body json.RawMessage) (any, error)
@@ -55,9 +54,9 @@ func namesOf(t reflect.Type) []string {
 
 // call makes an operation of a method of the session. Members that the request does not
 // know are refused.
-func call[Q, A any](do func(s *core.Session, ctx context.Context, q Q) (A, error), what string, refuses ...string) operation {
+func call[Q, A any](do func(s *core.Session, ctx context.Context, q Q) (A, error), what string) operation {
 	return operation{
-		what: what, refuses: refuses, request: reflect.TypeFor[Q](), response: reflect.TypeFor[A](),
+		what: what, request: reflect.TypeFor[Q](), response: reflect.TypeFor[A](),
 		decode: func(body json.RawMessage) (any, error) {
 			var q Q
 			err := core.DecodeStrict(body, &q)
@@ -69,30 +68,20 @@ func call[Q, A any](do func(s *core.Session, ctx context.Context, q Q) (A, error
 
 // operations are all that can be called, by name.
 var operations = map[string]operation{
-	"start": call((*core.Session).Start, "Begins a run, or goes on with its start: a step, asked again while it answers `provisioning`.",
-		"terminal-run", "attached-elsewhere", "another-thread", "another-parent", "another-definition", "cancel-requested", "too-late", "claim-lost",
-		"writer-conflict", "thread-busy", "unknown-definition", "unknown-run", "quota", "frozen", "restore-failed",
-		"setup-failed", "hook-failed", "secret-unavailable", "tools-unavailable", "sandbox-gone", "agent-missing", "agent-not-started", "invalid-task"),
-	"attach": call((*core.Session).Attach, "Takes a run for a host; a repeat finds that the host has it.",
-		"unknown-run", "terminal-run", "cancel-requested", "too-late", "attached-elsewhere"),
-	"renew": call((*core.Session).Renew, "Keeps the attachment and the writer lease, every 30 seconds; answers a recorded cancel.",
-		"unknown-run", "claim-lost", "writer-lost"),
-	"tail": call((*core.Session).Tail, "Gives whole lines of output from a byte position on, and waits for some.",
-		"unknown-run", "claim-lost", "journal-stalled", "busy"),
-	"segments": call((*core.Session).Segments, "Tells where output lies from a byte position on, each piece with leave to read it for 15 minutes; what a sandbox has sent ahead of the log is `early`.",
-		"unknown-run", "no-grants"),
-	"detach":    call((*core.Session).Detach, "Lets the host leave; the agent works on.", "unknown-run"),
-	"interrupt": call((*core.Session).Interrupt, "Pauses the run for a human; a run with this one as its parent goes on for it.", "unknown-run", "claim-lost", "cancel-requested"),
-	"cancel":    call((*core.Session).Cancel, "Ends the run, from any host; with the host that has it, at once.", "unknown-run", "terminal-run"),
-	"finish": call((*core.Session).Finish, "Drains, saves conversation and workspace, and ends a run whose agent has ended: a step, asked again while it answers `finishing`.",
-		"unknown-run", "claim-lost", "still-producing", "writer-lost", "stale-head", "stale-conversation", "no-checkpoints"),
-	"fail": call((*core.Session).Fail, "Has the host give its run up, with its error.", "unknown-run", "claim-lost"),
-	"get":  call((*core.Session).Get, "Reads a run.", "unknown-run"),
-	"list": call((*core.Session).List, "Lists the newest runs of a thread."),
+	"start":     call((*core.Session).Start, "Begins a run, or goes on with its start: a step, asked again while it answers `provisioning`."),
+	"attach":    call((*core.Session).Attach, "Takes a run for a host; a repeat finds that the host has it."),
+	"renew":     call((*core.Session).Renew, "Keeps the attachment and the writer lease, every 30 seconds; answers a recorded cancel."),
+	"tail":      call((*core.Session).Tail, "Gives whole lines of output from a byte position on, and waits for some."),
+	"segments":  call((*core.Session).Segments, "Tells where output lies from a byte position on, each piece with leave to read it for 15 minutes; what a sandbox has sent ahead of the log is `early`."),
+	"detach":    call((*core.Session).Detach, "Lets the host leave; the agent works on."),
+	"interrupt": call((*core.Session).Interrupt, "Pauses the run for a human; a run with this one as its parent goes on for it."),
+	"cancel":    call((*core.Session).Cancel, "Ends the run, from any host; with the host that has it, at once."),
+	"finish":    call((*core.Session).Finish, "Drains, saves conversation and workspace, and ends a run whose agent has ended: a step, asked again while it answers `finishing`."),
+	"fail":      call((*core.Session).Fail, "Has the host give its run up, with its error."),
+	"get":       call((*core.Session).Get, "Reads a run."),
+	"list":      call((*core.Session).List, "Lists the newest runs of a thread."),
 	"active": call(func(s *core.Session, ctx context.Context, q core.ThreadKey) (core.ListRunsReport, error) {
 		return s.List(ctx, core.ListRunsRequest{ThreadKey: q, Active: true})
 	}, "Lists the runs of a thread that have not ended."),
-	"adopt": call((*core.Session).Adopt, "Takes over a task that the host started itself, with the run in it.",
-		"terminal-run", "attached-elsewhere", "another-thread", "another-parent", "cancel-requested", "too-late", "claim-lost", "writer-conflict",
-		"another-task", "task-taken", "task-gone", "task-missing", "task-leaving", "invalid-task"),
+	"adopt": call((*core.Session).Adopt, "Takes over a task that the host started itself, with the run in it."),
 }

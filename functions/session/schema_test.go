@@ -239,8 +239,8 @@ called again with the same ids, and does nothing twice. Members that are not lis
 	for _, name := range slices.Sorted(maps.Keys(operations)) {
 		op := operations[name]
 		codes := "–"
-		if len(op.refuses) > 0 {
-			codes = "`" + strings.Join(op.refuses, "` `") + "`"
+		if listed := core.Refusals(name); len(listed) > 0 {
+			codes = "`" + strings.Join(listed, "` `") + "`"
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", name, op.what, codes)
 	}
@@ -272,7 +272,7 @@ func TestEveryCodeOfAFailedStartIsListed(t *testing.T) {
 		}
 	}
 	for code := range codes {
-		if !slices.Contains(operations["start"].refuses, code) {
+		if !slices.Contains(core.Refusals("start"), code) {
 			t.Errorf("start may be refused as %s, and does not say so", code)
 		}
 	}

@@ -65,6 +65,9 @@ func (s *Session) Adopt(ctx context.Context, q AdoptRequest) (StartReport, error
 	}
 	if st.run.TaskARN == "" {
 		waiting, err := s.bindAdopted(ctx, st, q)
+		if err != nil {
+			waiting, err = outrun("adopt", q.Tenant, err)
+		}
 		if waiting != "" || err != nil {
 			return st.report(Provisioning, waiting), lostClaim("adopt", q.RunKey, err)
 		}
@@ -79,7 +82,11 @@ func (s *Session) Adopt(ctx context.Context, q AdoptRequest) (StartReport, error
 	if st.run.Start.ReadyAt == 0 {
 		start := st.run.Start
 		start.Noted, start.Head, start.AskedAt, start.ReadyAt = true, st.thread.Head, nowMillis(), nowMillis()
-		if err := s.note(ctx, st, start); err != nil {
+		err := s.note(ctx, st, start)
+		if refusalOf(err) == "start" { // another call of this host has gone on with it
+			return st.report(Provisioning, "sandbox"), nil
+		}
+		if err != nil {
 			return StartReport{}, lostClaim("adopt", q.RunKey, err)
 		}
 	}

@@ -2,7 +2,33 @@ package core
 
 import (
 	"context"
+	"slices"
 )
+
+// goOn begins a run that goes on for a paused one, or finds that another call of its host has
+// begun it meanwhile, which ended the parent or moved its sandbox.
+func (s *Session) goOn(ctx context.Context, st *starting, child Run) (err error) {
+	for range rowTries {
+		if err = s.resumeParent(ctx, st, child); !Refused(err) {
+			return err
+		}
+		r, found := s.runs().Run(ctx, child.RunKey)
+		switch {
+		case found == nil:
+			st.run = r
+			return s.own(st.q, r)
+		case !isNotFound(found):
+			return found
+		case final(err):
+			return err
+		}
+	}
+	return refusedRun("continue", RunKey{Tenant: st.q.Tenant, Run: st.q.Parent}, "attached-elsewhere")
+}
+
+// final reports whether a refusal is one that start promises: any other tells only that a
+// record moved between its reading and the write.
+func final(err error) bool { return slices.Contains(refusals["start"], refusalOf(err)) }
 
 // resumeParent begins a run that goes on for a paused one. Order: the pause is claimed,
 // so that no sweep ends it under our hands; its agent is ended and its journal drained;

@@ -497,7 +497,7 @@ func (h *hosting) comesBack(c call) {
 // nothing is owed.
 func (h *hosting) gone() {
 	h.t.Helper()
-	for range 3 {
+	for range 4 { // lapse or pause, end, idle, and the capture that is owed before
 		h.fleet.KillStrays()
 		for run := range h.store.State().Runs {
 			h.fleet.Exit(run.Run, 0)

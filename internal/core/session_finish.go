@@ -117,12 +117,19 @@ func (s *Session) seal(ctx context.Context, r Run) (_ Run, waiting string, err e
 	return end.run, "", nil
 }
 
+// converse saves the conversation. Where a checkpoint is to match it, only a host that may
+// store one may move it: the lease and the head are looked at first (SN-19).
 func (s *Session) converse(ctx context.Context, q FinishRequest, r Run) error {
 	if q.Conversation == nil {
 		return nil
 	}
 	if s.Keeper == nil {
 		return refusedRun("finish", r.RunKey, "no-checkpoints")
+	}
+	if s.keeps(r) {
+		if err := s.writes(ctx, r); err != nil {
+			return err
+		}
 	}
 	folded := q.Conversation.Folded
 	if len(folded) == 0 {
@@ -164,10 +171,7 @@ func (s *Session) close(ctx context.Context, r Run) (FinishReport, error) {
 // save asks for the run's checkpoint, under the lease and on the head that the run began
 // from.
 func (s *Session) save(ctx context.Context, r Run) (StepReport, error) {
-	if err := s.renewLease(ctx, r); err != nil {
-		return StepReport{}, err
-	}
-	if err := s.freshHead(ctx, r); err != nil {
+	if err := s.writes(ctx, r); err != nil {
 		return StepReport{}, err
 	}
 	q := SaveRequest{
@@ -186,6 +190,15 @@ func (s *Session) save(ctx context.Context, r Run) (StepReport, error) {
 		return StepReport{State: StepFailed, Why: refusalOf(err)}, nil
 	}
 	return step, err
+}
+
+// writes refuses where the run's host may not write its thread: the lease is another's, or
+// the head has moved.
+func (s *Session) writes(ctx context.Context, r Run) error {
+	if err := s.renewLease(ctx, r); err != nil {
+		return err
+	}
+	return s.freshHead(ctx, r)
 }
 
 // freshHead refuses where somebody else has moved the thread's head since the run began:

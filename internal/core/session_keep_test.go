@@ -128,14 +128,16 @@ func TestFinishRefuses(t *testing.T) {
 				h.ready(startOf("r", "one"))
 				before(h)
 				h.fleet.Exit("r", 0)
-				var put *core.ConversationPut
+				put := &core.ConversationPut{Data: []byte("x")}
 				if code == "stale-conversation" {
-					put = &core.ConversationPut{Seen: 3, Data: []byte("x")}
+					put.Seen = 3
 				}
 				_, err := host{h, "r", "one"}.finish(put)
 				refusedFor(t, "finish", err, code)
-				if r := h.run("r"); r.Status != core.Running {
-					t.Errorf("run %+v", r)
+				th, err := h.store.Thread(t.Context(), thread("t"))
+				h.must(err)
+				if r := h.run("r"); r.Status != core.Running || th.Conversation.Version != 0 {
+					t.Errorf("run %s; conversation %+v", r.Status, th.Conversation)
 				}
 			})
 		})

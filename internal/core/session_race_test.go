@@ -1,7 +1,10 @@
 package core_test
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -149,7 +152,7 @@ func TestASweepWithinAFinish(t *testing.T) {
 type move struct {
 	name string
 	of   string // the method of [core.Session]; empty: no host's
-	do   func(ctx context.Context, h *hosting, run, host string)
+	do   func(ctx context.Context, h *hosting, run, host string) error
 }
 
 func of(run, host string) core.HostRequest {
@@ -158,61 +161,86 @@ func of(run, host string) core.HostRequest {
 
 // moves are all that a host can do, and a sweep.
 var moves = []move{
-	{"starts", "Start", func(ctx context.Context, h *hosting, run, host string) {
-		_, _ = h.self().Start(ctx, startOf(run, host))
+	{"starts", "Start", func(ctx context.Context, h *hosting, run, host string) error {
+		_, err := h.self().Start(ctx, startOf(run, host))
+		return err
 	}},
-	{"starts all that there is", "Start", func(ctx context.Context, h *hosting, run, host string) {
-		_, _ = h.self().Start(ctx, fullStart(run, host))
+	{"starts all that there is", "Start", func(ctx context.Context, h *hosting, run, host string) error {
+		_, err := h.self().Start(ctx, fullStart(run, host))
+		return err
 	}},
-	{"goes on for a paused run", "Start", func(ctx context.Context, h *hosting, run, host string) {
+	{"goes on for a paused run", "Start", func(ctx context.Context, h *hosting, run, host string) error {
 		q := startOf(run, host)
 		q.Parent = map[bool]core.RunID{true: "ask", false: "r"}[run == "r"]
-		_, _ = h.self().Start(ctx, q)
+		_, err := h.self().Start(ctx, q)
+		return err
 	}},
-	{"adopts", "Adopt", func(ctx context.Context, h *hosting, run, host string) {
+	{"adopts", "Adopt", func(ctx context.Context, h *hosting, run, host string) error {
 		if strays := h.fleet.Running(); len(strays) > 0 {
-			_, _ = h.self().Adopt(ctx, core.AdoptRequest{
+			_, err := h.self().Adopt(ctx, core.AdoptRequest{
 				RunKey: key(run), Thread: "t", Host: hostOf(host), TaskARN: strays[0], Container: "agent", Journal: adoptedJournal,
 			})
+			return err
 		}
+		return nil
 	}},
-	{"attaches", "Attach", func(ctx context.Context, h *hosting, run, host string) {
-		_, _ = h.self().Attach(ctx, core.AttachRequest{RunKey: key(run), Host: hostOf(host)})
+	{"attaches", "Attach", func(ctx context.Context, h *hosting, run, host string) error {
+		_, err := h.self().Attach(ctx, core.AttachRequest{RunKey: key(run), Host: hostOf(host)})
+		return err
 	}},
-	{"takes over", "Attach", func(ctx context.Context, h *hosting, run, host string) {
-		_, _ = h.self().Attach(ctx, core.AttachRequest{RunKey: key(run), Host: hostOf(host), Takeover: true})
+	{"takes over", "Attach", func(ctx context.Context, h *hosting, run, host string) error {
+		_, err := h.self().Attach(ctx, core.AttachRequest{RunKey: key(run), Host: hostOf(host), Takeover: true})
+		return err
 	}},
-	{"renews", "Renew", func(ctx context.Context, h *hosting, run, host string) { _, _ = h.self().Renew(ctx, of(run, host)) }},
-	{"tails", "Tail", func(ctx context.Context, h *hosting, run, host string) {
-		_, _ = h.self().Tail(ctx, core.TailRequest{RunKey: key(run), Host: hostOf(host)})
-		_, _ = h.self().Tail(ctx, core.TailRequest{RunKey: key(run), Host: hostOf(host), Stream: core.StreamFiles})
+	{"renews", "Renew", func(ctx context.Context, h *hosting, run, host string) error {
+		_, err := h.self().Renew(ctx, of(run, host))
+		return err
 	}},
-	{"detaches", "Detach", func(ctx context.Context, h *hosting, run, host string) { _, _ = h.self().Detach(ctx, of(run, host)) }},
-	{"pauses", "Interrupt", func(ctx context.Context, h *hosting, run, host string) { _, _ = h.self().Interrupt(ctx, of(run, host)) }},
-	{"cancels", "Cancel", func(ctx context.Context, h *hosting, run, host string) {
-		_, _ = h.self().Cancel(ctx, core.CancelRequest{RunKey: key(run), Host: hostOf(host)})
+	{"tails", "Tail", func(ctx context.Context, h *hosting, run, host string) error {
+		_, err := h.self().Tail(ctx, core.TailRequest{RunKey: key(run), Host: hostOf(host)})
+		_, files := h.self().Tail(ctx, core.TailRequest{RunKey: key(run), Host: hostOf(host), Stream: core.StreamFiles})
+		return cmp.Or(err, files)
 	}},
-	{"asks for a cancel", "Cancel", func(ctx context.Context, h *hosting, run, _ string) {
-		_, _ = h.self().Cancel(ctx, core.CancelRequest{RunKey: key(run)})
+	{"detaches", "Detach", func(ctx context.Context, h *hosting, run, host string) error {
+		_, err := h.self().Detach(ctx, of(run, host))
+		return err
 	}},
-	{"finishes", "Finish", func(ctx context.Context, h *hosting, run, host string) {
-		_, _ = h.self().Finish(ctx, core.FinishRequest{RunKey: key(run), Host: hostOf(host)})
+	{"pauses", "Interrupt", func(ctx context.Context, h *hosting, run, host string) error {
+		_, err := h.self().Interrupt(ctx, of(run, host))
+		return err
 	}},
-	{"fails", "Fail", func(ctx context.Context, h *hosting, run, host string) {
-		_, _ = h.self().Fail(ctx, core.FailRequest{RunKey: key(run), Host: hostOf(host), Error: core.RunFault{Code: "host"}})
+	{"cancels", "Cancel", func(ctx context.Context, h *hosting, run, host string) error {
+		_, err := h.self().Cancel(ctx, core.CancelRequest{RunKey: key(run), Host: hostOf(host)})
+		return err
 	}},
-	{"gets", "Get", func(ctx context.Context, h *hosting, run, _ string) {
-		_, _ = h.self().Get(ctx, core.GetRequest{RunKey: key(run)})
+	{"asks for a cancel", "Cancel", func(ctx context.Context, h *hosting, run, _ string) error {
+		_, err := h.self().Cancel(ctx, core.CancelRequest{RunKey: key(run)})
+		return err
 	}},
-	{"lists", "List", func(ctx context.Context, h *hosting, _, _ string) {
-		_, _ = h.self().List(ctx, core.ListRunsRequest{ThreadKey: core.ThreadKey{Tenant: "acme", Thread: "t"}})
+	{"finishes", "Finish", func(ctx context.Context, h *hosting, run, host string) error {
+		_, err := h.self().Finish(ctx, core.FinishRequest{RunKey: key(run), Host: hostOf(host)})
+		return err
 	}},
-	{"reads segments", "Segments", func(ctx context.Context, h *hosting, run, _ string) {
-		_, _ = h.self().Segments(ctx, core.SegmentsRequest{RunKey: key(run)})
+	{"fails", "Fail", func(ctx context.Context, h *hosting, run, host string) error {
+		_, err := h.self().Fail(ctx, core.FailRequest{RunKey: key(run), Host: hostOf(host), Error: core.RunFault{Code: "host"}})
+		return err
 	}},
-	{"sweeps", "", func(ctx context.Context, h *hosting, _, _ string) {
-		_, _ = h.sweep(h.store.Process).Run(ctx, core.SweepRequest{})
+	{"gets", "Get", func(ctx context.Context, h *hosting, run, _ string) error {
+		_, err := h.self().Get(ctx, core.GetRequest{RunKey: key(run)})
+		return err
+	}},
+	{"lists", "List", func(ctx context.Context, h *hosting, _, _ string) error {
+		_, err := h.self().List(ctx, core.ListRunsRequest{ThreadKey: core.ThreadKey{Tenant: "acme", Thread: "t"}})
+		return err
+	}},
+	{"reads segments", "Segments", func(ctx context.Context, h *hosting, run, _ string) error {
+		_, err := h.self().Segments(ctx, core.SegmentsRequest{RunKey: key(run)})
+		return err
+	}},
+	{"sweeps", "", func(ctx context.Context, h *hosting, _, _ string) error {
+		_, err := h.sweep(h.store.Process).Run(ctx, core.SweepRequest{})
 		h.drainQueue(h.store.Process)
+		return err
 	}},
 }
 
@@ -234,11 +262,12 @@ func TestSessionSurvivesAnotherAtEveryCall(t *testing.T) {
 					continue // the schedules are the same without it
 				}
 				t.Run(what+", "+who+" "+m.name, func(t *testing.T) {
-					for n, calls := 1, 1; n <= calls; n++ {
+					calls := 0
+					for n := 0; n <= calls; n++ { // the zeroth: nobody comes
 						points++
 						synctest.Test(t, func(t *testing.T) {
 							h := newHosting(t)
-							calls = max(calls, h.intrude(c, n, func(ctx context.Context) { m.do(ctx, h, rival.run, rival.host) }))
+							calls = max(calls, h.intrude(what, m, c, n, func(ctx context.Context) error { return m.do(ctx, h, rival.run, rival.host) }))
 							h.gone()
 						})
 					}
@@ -247,7 +276,7 @@ func TestSessionSurvivesAnotherAtEveryCall(t *testing.T) {
 		}
 	}
 	t.Logf("session pairs: %d points", points)
-	if points < 10_000 && !raceDetector {
+	if points < 15_000 && !raceDetector {
 		t.Errorf("%d points: the operations have shrunk", points)
 	}
 }
@@ -263,11 +292,12 @@ func TestKeptSessionSurvivesAnotherAtEveryCall(t *testing.T) {
 					continue
 				}
 				t.Run(what+", "+who+" "+m.name, func(t *testing.T) {
-					for n, calls := 1, 1; n <= calls; n++ {
+					calls := 0
+					for n := 0; n <= calls; n++ { // the zeroth: nobody comes
 						points++
 						bubble(t, func(t *testing.T) {
 							h := keepingHosting(t)
-							calls = max(calls, h.intrude(c, n, func(ctx context.Context) { m.do(ctx, h, rival.run, rival.host) }))
+							calls = max(calls, h.intrude(what, m, c, n, func(ctx context.Context) error { return m.do(ctx, h, rival.run, rival.host) }))
 							h.oneWriter()
 						})
 					}
@@ -276,14 +306,14 @@ func TestKeptSessionSurvivesAnotherAtEveryCall(t *testing.T) {
 		}
 	}
 	t.Logf("kept session pairs: %d points", points)
-	if points < 500 && !raceDetector {
+	if points < 3_000 && !raceDetector {
 		t.Errorf("%d points: the operations have shrunk", points)
 	}
 }
 
 // intrude does the operation with another before its nth call, looks before each of its
 // calls and at the end, and returns how many there were.
-func (h *hosting) intrude(c call, n int, other func(ctx context.Context)) int {
+func (h *hosting) intrude(what string, m move, c call, n int, other func(ctx context.Context) error) int {
 	h.t.Helper()
 	h.limits.PauseTTL = 10 * time.Minute
 	c.before(h)
@@ -291,7 +321,7 @@ func (h *hosting) intrude(c call, n int, other func(ctx context.Context)) int {
 	var p *mem.Process
 	p = h.store.NewProcess(mem.Faults{Before: func(ctx context.Context, _ string) {
 		if at++; at == n {
-			other(context.WithValue(ctx, hostingKey{}, h))
+			h.listed(m.of, other(context.WithValue(ctx, hostingKey{}, h)))
 		}
 		if at >= n {
 			h.alone(n, p)
@@ -299,6 +329,7 @@ func (h *hosting) intrude(c call, n int, other func(ctx context.Context)) int {
 	}})
 	for range 3 { // it may fail
 		done, err := c.do(h.in(), h.session(p))
+		h.listed(operationOf(what), err)
 		if h.keep != nil {
 			h.atWork(h.t.Context())
 		}
@@ -311,6 +342,24 @@ func (h *hosting) intrude(c call, n int, other func(ctx context.Context)) int {
 	h.alone(n, p)
 	h.oneDriver()
 	return len(p.Calls())
+}
+
+// operationOf names what a call of [sessionCalls] does.
+func operationOf(what string) string {
+	op := strings.TrimRight(strings.Fields(what)[0], ",")
+	if op == "continue" {
+		return "start"
+	}
+	return op
+}
+
+// listed fails the test if an operation was refused with a code that it does not promise:
+// to a host every code is final.
+func (h *hosting) listed(op string, err error) {
+	h.t.Helper()
+	if refused, ok := errors.AsType[*core.RefusedError](err); ok && op != "" && !slices.Contains(core.Refusals(strings.ToLower(op)), refused.Why) {
+		h.t.Errorf("%s is refused as %s, which it does not list: %v", op, refused.Why, err)
+	}
 }
 
 // oneDriver fails the test if two hosts have a run.
@@ -391,7 +440,8 @@ func (h *hosting) alone(n int, p *mem.Process) {
 // room for one sandbox, one gets it, whichever comes between which calls of the other; it
 // is never passed, and the other gets its turn when the first is gone.
 func TestTwoStartsAtTheQuotasEdge(t *testing.T) {
-	for n, calls := 1, 1; n <= calls; n++ {
+	calls := 0
+	for n := 0; n <= calls; n++ {
 		synctest.Test(t, func(t *testing.T) {
 			h := newHosting(t)
 			at, most := 0, 0
@@ -433,18 +483,20 @@ func TestAdoptSurvivesAnotherAtEveryCall(t *testing.T) {
 	for _, m := range moves {
 		for who, rival := range rivals {
 			t.Run(who+" "+m.name, func(t *testing.T) {
-				for n, calls := 1, 1; n <= calls; n++ {
+				calls := 0
+				for n := 0; n <= calls; n++ {
 					synctest.Test(t, func(t *testing.T) {
 						h := newHosting(t)
 						h.fleet.RunStray("mine/own")
 						at := 0
 						p := h.store.NewProcess(mem.Faults{Before: func(ctx context.Context, _ string) {
 							if at++; at == n {
-								m.do(ctx, h, rival.run, rival.host)
+								h.listed(m.of, m.do(ctx, h, rival.run, rival.host))
 							}
 						}})
 						report, err := adopts(t.Context(), h.session(p))
 						calls = max(calls, len(p.Calls()))
+						h.listed("adopt", err)
 						h.store.Check(t)
 						h.alone(n, p)
 						rows := 0

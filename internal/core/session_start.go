@@ -38,6 +38,9 @@ func (s *Session) Start(ctx context.Context, q StartRequest) (StartReport, error
 		if failed, ok := errors.AsType[*startError](err); ok {
 			return StartReport{}, s.giveUp(ctx, st.run, failed)
 		}
+		if refusalOf(err) == "start" { // another call of this host has gone on with it
+			waiting, err = "sandbox", nil
+		}
 		if err != nil {
 			return StartReport{}, lostClaim("start", q.RunKey, err)
 		}
@@ -247,7 +250,7 @@ func (s *Session) create(ctx context.Context, st *starting) error {
 	case err != nil:
 		return err
 	case st.q.Parent != "":
-		err = s.resumeParent(ctx, st, r)
+		err = s.goOn(ctx, st, r)
 	default:
 		st.run, err = s.runs().Create(ctx, r)
 	}
@@ -431,28 +434,34 @@ func (s *Session) launch(ctx context.Context, st *starting) (waiting string, err
 	if refused, ok := errors.AsType[*TaskRefusedError](err); ok {
 		return "", &startError{invalidTask, refused}
 	}
-	switch {
-	case errors.Is(err, ErrLaunchPending):
-		return "launch", nil
-	case errors.Is(err, ErrSandboxExists):
-		return "sandbox", nil
-	case errors.Is(err, ErrSnapshotGone) && st.run.Start.Native != "":
+	if errors.Is(err, ErrSnapshotGone) && st.run.Start.Native != "" {
 		if err := s.makeFrom(ctx, st, ""); err != nil {
 			return "", err
 		}
 		return s.launch(ctx, st)
 	}
+	if err == nil {
+		st.run = r
+	}
+	return outrun("start", st.q.Tenant, err)
+}
+
+// outrun tells a launch that another was faster than, and that is asked again, from one that
+// failed.
+func outrun(op string, tenant TenantID, err error) (waiting string, _ error) {
+	switch {
+	case errors.Is(err, ErrLaunchPending):
+		return "launch", nil
+	case errors.Is(err, ErrSandboxExists):
+		return "sandbox", nil
+	}
 	switch refusalOf(err) {
 	case "exists", "instance", "latest-run", "state", "task", "reclaiming", "head", "fence":
-		return "sandbox", nil // another was faster
+		return "sandbox", nil
 	case "quota":
-		return "", refuse("start", "tenant "+string(st.q.Tenant), "quota")
+		return "", refuse(op, "tenant "+string(tenant), "quota")
 	}
-	if err != nil {
-		return "", err
-	}
-	st.run = r
-	return "", nil
+	return "", err
 }
 
 // note writes how far the start is.

@@ -114,12 +114,28 @@ func (k *Keeper) step(ctx context.Context, q stepRequest) (StepReport, error) {
 	if !ok {
 		report, err = k.begin(ctx, q, th)
 	}
+	if refusalOf(err) == "step" {
+		report, err = k.begun(ctx, q)
+	}
 	if releases(q.owner) && (err != nil || report.State != StepWorking) {
 		if late := k.giveBack(ctx, th.Writer()); err == nil && late != nil {
 			return report, fmt.Errorf("give back lease of thread %s: %w", q.ThreadKey, late)
 		}
 	}
 	return report, err
+}
+
+// begun reports on the step where another call of the same owner has just begun one: the one
+// that is asked for, or another's.
+func (k *Keeper) begun(ctx context.Context, q stepRequest) (StepReport, error) {
+	th, err := k.Threads.Thread(ctx, q.ThreadKey)
+	if err != nil {
+		return StepReport{}, err
+	}
+	if report, ok := q.under(th, nowMillis()); ok {
+		return report, nil
+	}
+	return StepReport{}, refuse(string(q.kind), "thread "+q.ThreadKey.String(), "step-busy")
 }
 
 // mine is the thread's step, if it is the one that is asked for.
