@@ -124,6 +124,14 @@ cdk.out/local/manifest.json: $(STACK) $(FUNCTIONS:%=dist/local/%/bootstrap)
 	@rm -rf $(@D)
 	@cd infra && SANDKEEPER_CHOICES= CDK_CONTEXT_JSON='{"local":true}' CDK_OUTDIR=../$(@D) go run .
 
+# An installation with a spoke, and that spoke: for the test that goes there.
+SPOKE_CONTEXT := "externalId":"of-the-local-spoke","clusters":["agents"]
+
+cdk.out/spokes/manifest.json: $(STACK) $(FUNCTIONS:%=dist/local/%/bootstrap)
+	@rm -rf $(@D) $(@D)-there
+	@cd infra && CDK_CONTEXT_JSON='{"spoke":{"hub":"arn:aws:ecs:us-east-1:000000000000:cluster/sandkeeper",$(SPOKE_CONTEXT)}}' CDK_OUTDIR=../$(@D)-there go run .
+	@cd infra && CDK_CONTEXT_JSON='{"local":true,"spokes":[{"role":"arn:aws:iam::111122223333:role/sandkeeper-spoke-eu-west-1","region":"eu-west-1",$(SPOKE_CONTEXT)}]}' CDK_OUTDIR=../$(@D) go run .
+
 .PHONY: synth
 synth: cdk.out/aws/manifest.json ## Synthesize the stack with the choices of CONTEXT (choices.json), to cdk.out/aws
 
@@ -167,7 +175,7 @@ check: ## Format, vet, fix, staticcheck, tidy: both modules, cheapest first; the
 	@$(MAKE) --no-print-directory lint
 
 .PHONY: test
-test: setup synth-local dist/bundle-local/sandkeeper.template.json ## Run every test, against the local engine where one is needed
+test: setup synth-local cdk.out/spokes/manifest.json dist/bundle-local/sandkeeper.template.json ## Run every test, against the local engine where one is needed
 	go test $(RACE) -shuffle=on -timeout 20m ./...
 	go test -count=1 -timeout 10m -run "^TestExploration$$" -v ./internal/core
 	cd infra && go test -shuffle=on -timeout 10m ./...

@@ -22,7 +22,7 @@ import (
 var outputs = map[string]string{
 	"RunsTable": "runs", "SandboxesTable": "sandboxes", "CheckpointsTable": "checkpoints", "LogBucket": "log", "ReclaimQueueUrl": "queue",
 	"EventBus": "default", "ClusterArn": "c", "CheckpointFunction": "checkpoint", "ToolsFunction": "tools", "ReapFunction": "reap", "Install": "test",
-	"Limits": `{"runTTL":"8h"}`,
+	"Limits": `{"runTTL":"8h"}`, "Places": `{"home":"arn:aws:ecs:us-east-1:000000000000:cluster/c","spokes":[]}`,
 }
 
 // stores answer that there is no item, at a time that is off by ahead.

@@ -555,9 +555,10 @@ func (k *Keeper) schedule(t timetable, invoke awsiam.IRole) {
 // taskEvents sends the stopped tasks of the clusters to reap: a hint to look now.
 func (k *Keeper) taskEvents(reap awslambda.Function) {
 	k.taskRule("task-stopped", names.SourceECS, reap)
-	k.hears()
 	if k.props.Local {
 		k.taskRule("local-task-stopped", names.SourceLocalECS, reap)
+	} else { // the local engine knows no policies of buses
+		k.hears()
 	}
 }
 

@@ -25,15 +25,21 @@ func (in *installation) caller() caller {
 	return caller{in, core.ThreadID("thread-" + rand.Text()), "host-" + rand.Text()}
 }
 
-// ask makes one call; a refusal is an error.
-func (c caller) ask(t *testing.T, operation string, request map[string]any, answer any) error {
+// try makes one call; a failure of the function is an error as well.
+func (c caller) try(t *testing.T, operation string, request map[string]any) ([]byte, error) {
 	t.Helper()
 	request["tenant"] = "-"
 	event, err := json.Marshal(map[string]any{operation: request})
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := c.in.invoke(c.in.out[names.OutSession], event)
+	return c.in.invoke(c.in.out[names.OutSession], event)
+}
+
+// ask makes one call; a refusal is an error.
+func (c caller) ask(t *testing.T, operation string, request map[string]any, answer any) error {
+	t.Helper()
+	out, err := c.try(t, operation, request)
 	if err != nil {
 		t.Fatal(err)
 	}

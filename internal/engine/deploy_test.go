@@ -52,7 +52,7 @@ func TestDeploy(t *testing.T) {
 		names.OutDeadLetterQueue, names.OutCluster, names.OutTaskDefinition, names.OutReapFunction,
 		names.OutProbeFunction, names.OutReclaimFunction, names.OutSubnets, names.OutSecurityGroup, names.OutInstall, names.OutMode,
 		names.OutShardQueue, names.OutShardDead, names.OutEventBus, names.OutCheckpoint, names.OutCheckpointURL,
-		names.OutSession, names.OutTools, names.OutToolsURL,
+		names.OutSession, names.OutTools, names.OutToolsURL, names.OutPlaces,
 	} {
 		if outputs[output] == "" {
 			t.Errorf("no output %s", output)

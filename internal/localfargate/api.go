@@ -51,7 +51,15 @@ var operations = map[string]operation{
 // serveAPI answers awsJson 1.1, the only protocol that the SDKs speak to ECS.
 func (s *Server) serveAPI(rw http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.Header.Get("X-Amz-Target"), targetPrefix)
-	out, err := s.answer(r, name)
+	at, err := s.server(r)
+	if err == nil && at != s {
+		at.serveAPI(rw, r)
+		return
+	}
+	var out any
+	if err == nil {
+		out, err = s.answer(r, name)
+	}
 	var failed *apiError
 	if err != nil {
 		var ok bool

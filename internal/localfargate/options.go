@@ -29,6 +29,12 @@ type Options struct {
 	Dir string
 	// Region and Account appear in ARNs; "" is us-east-1 and 000000000000.
 	Region, Account string
+	// Peers are servers of other accounts or regions that this one's endpoint answers for
+	// too, and AccountOf says whose an access key is. A request goes to the server of the
+	// account and the region that signed it; without AccountOf each is for this one. Peers
+	// are started and closed by who made them.
+	Peers     []*Server
+	AccountOf func(ctx context.Context, accessKey string) (account string, err error)
 	// Clusters are the clusters that exist; none means that any name does.
 	Clusters []string
 	// Driver runs the tasks; "" is [DriverProcess].
