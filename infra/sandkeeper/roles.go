@@ -89,7 +89,9 @@ func (k *Keeper) checkpointGrants() []grant {
 		},
 		resources: []*string{k.checkpoints.TableArn()},
 	}, grant{
-		actions: []string{"dynamodb:GetItem"}, resources: []*string{k.sandboxes.TableArn()},
+		// Of sandboxes, the instance records alone: it holds their exec sessions.
+		actions: []string{"dynamodb:GetItem", "dynamodb:UpdateItem"}, resources: []*string{k.sandboxes.TableArn()},
+		conditions: k.instanceRecords(),
 	}, grant{
 		// What a grant lets a sandbox do is also the function's own to do. Versions are
 		// deleted, never hidden, and of threads alone.
@@ -125,12 +127,17 @@ func (k *Keeper) reclaimGrants(checkpoint awslambda.Function) []grant {
 	}, {
 		// Instance records only: ledger rows, settings and audit entries are never deleted.
 		actions: []string{"dynamodb:DeleteItem"}, resources: []*string{k.sandboxes.TableArn()},
-		conditions: map[string]any{"ForAllValues:StringLike": map[string]any{"dynamodb:LeadingKeys": []string{names.SandboxKeys + "*"}}},
+		conditions: k.instanceRecords(),
 	}, {
 		actions: []string{"ecs:DescribeTasks"}, resources: []*string{k.tasks()}, conditions: k.ownCluster(),
 	}, {
 		actions: []string{"ecs:StopTask"}, resources: []*string{k.tasks()}, conditions: k.tagged(),
 	}, consumes(k.jobs), k.announces()}...)
+}
+
+// instanceRecords keeps a grant on the sandboxes table to them.
+func (k *Keeper) instanceRecords() map[string]any {
+	return map[string]any{"ForAllValues:StringLike": map[string]any{"dynamodb:LeadingKeys": []string{names.SandboxKeys + "*"}}}
 }
 
 // secretARN is what may be listed: never a pattern.
@@ -192,7 +199,7 @@ func (k *Keeper) sessionGrants(checkpoint awslambda.Function) []grant {
 	}, grant{
 		// Instance records only, of sandboxes that are replaced.
 		actions: []string{"dynamodb:DeleteItem"}, resources: []*string{k.sandboxes.TableArn()},
-		conditions: map[string]any{"ForAllValues:StringLike": map[string]any{"dynamodb:LeadingKeys": []string{names.SandboxKeys + "*"}}},
+		conditions: k.instanceRecords(),
 	}, grant{
 		actions: []string{"dynamodb:GetItem", "dynamodb:UpdateItem"}, resources: []*string{k.checkpoints.TableArn()},
 	}, grant{

@@ -57,7 +57,7 @@ func (k *Keeper) start(ctx context.Context, q stepRequest, step Step, at startOf
 	if q.options.Relay {
 		job.Relay = RelayDir(step.Token)
 	}
-	began, err := k.Agents.Start(ctx, at.target, job)
+	began, err := k.startHolding(ctx, q, at, job)
 	if err != nil {
 		k.log().Warn("start agent", "thread", q.ThreadKey.String(), "step", string(q.id), "err", err)
 	}
@@ -71,6 +71,21 @@ func (k *Keeper) start(ctx context.Context, q stepRequest, step Step, at startOf
 	report := reportOf(step)
 	report.Began = true
 	return report, nil
+}
+
+// startHolding hands the job over while nobody else has the container.
+func (k *Keeper) startHolding(ctx context.Context, q stepRequest, at startOf, job AgentJob) (AgentStarted, error) {
+	hold := k.exec(q)
+	if err := hold.take(ctx, execHoldFor); err != nil {
+		return "", busyError("agent", err)
+	}
+	defer hold.free(ctx)
+	return k.Agents.Start(ctx, at.target, job)
+}
+
+// exec is a hold of the sandbox of a step that has not been taken.
+func (k *Keeper) exec(q stepRequest) *execHold {
+	return &execHold{sandboxes: k.Sandboxes, key: q.key, instance: q.instance, who: execOfStep(q.id)}
 }
 
 // judgeStart tells what speaks against an agent's having begun, "" if it has, and whether

@@ -199,7 +199,7 @@ func (s *Sweep) pruneSandbox(ctx context.Context, key SandboxKey) (*PruneReport,
 		return nil, nil
 	case err != nil:
 		return nil, err
-	case box.DueAt == 0 || box.Reclaiming != "" || box.ExecUntil > now || box.HoldUntil > now:
+	case box.DueAt == 0 || box.Reclaiming != "" || box.Exec.Until > now || box.HoldUntil > now:
 		return nil, nil // in use again, about to end, or held as it is
 	}
 	latest, err := s.Runs.Run(ctx, RunKey{Tenant: box.Material.Tenant, Run: box.LatestRun})

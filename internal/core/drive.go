@@ -134,6 +134,8 @@ func (s *Sweep) work(ctx context.Context, j job, a *allowance) (RunReport, Notic
 	}
 	budget, cancel := context.WithTimeoutCause(ctx, s.Limits.RunBudget, errBudget)
 	defer cancel()
+	s = s.holding(claimed)
+	defer s.hold.free(ctx)
 	if j.decision.act == actRescue && claimed.Sealed == nil {
 		return s.rescue(budget, j, claimed, entry, a)
 	}
@@ -152,6 +154,14 @@ func (s *Sweep) work(ctx context.Context, j job, a *allowance) (RunReport, Notic
 		return entry, Notice{}
 	}
 	return s.close(ctx, j, end, entry)
+}
+
+// holding is the sweep as it drives one run to its end: what reads the journal holds the
+// container meanwhile, from its first session on.
+func (s *Sweep) holding(r Run) *Sweep {
+	one := *s
+	one.hold = &execHold{sandboxes: s.Sandboxes, key: r.SandboxKey, instance: r.Instance, who: ExecOf(ExecDrain, r)}
+	return &one
 }
 
 // claimOf is the claim that j's decision needs.
@@ -346,6 +356,9 @@ func (s *Sweep) page(ctx context.Context, r Run, from int64, last []byte, dead b
 	if err := a.open(); err != nil {
 		return PageReply{}, err
 	}
+	if err := s.hold.take(ctx, execHoldFor); err != nil {
+		return PageReply{}, busyError("page", err)
+	}
 	page, err := s.Prober.Page(ctx, PageRequest{
 		RunKey: r.RunKey, Target: targetOf(r), Nonce: r.Nonce, From: from, Last: last, Final: dead,
 	})
@@ -453,6 +466,9 @@ func (s *Sweep) upload(ctx context.Context, r Run, size int64, a *allowance) (Ru
 // pushed has a piece stored and reads it. What it is not cut as, or does not follow the
 // log, is not used.
 func (s *Sweep) pushed(ctx context.Context, r Run, most int64) ([]byte, error) {
+	if err := s.hold.take(ctx, execHoldFor); err != nil {
+		return nil, busyError("push", err)
+	}
 	up, err := s.Uploader.Upload(ctx, UploadRequest{
 		RunKey: r.RunKey, Target: targetOf(r), Nonce: r.Nonce, From: r.LogEnd, Max: most, Key: uploadKey(r),
 	})
@@ -484,6 +500,7 @@ func (s *Sweep) pushed(ctx context.Context, r Run, most int64) ([]byte, error) {
 // close finishes the run and announces its sandbox's end.
 func (s *Sweep) close(ctx context.Context, j job, end ended, entry RunReport) (RunReport, Notice) {
 	end.run = s.keepFiles(ctx, end.run)
+	s.hold.free(ctx) // before the message: who captures the workspace begins at once
 	finish, err := s.finishOf(j, end)
 	if err != nil {
 		return entry.failed(err), Notice{}

@@ -24,6 +24,8 @@ type ProbeRequest struct {
 	Nonce      string     `json:"nonce"`
 	LogEnd     int64      `json:"logEnd"`  // bytes of the journal that the log has
 	LogTail    []byte     `json:"logTail"` // the last of them, as the record has them
+	// Holder is who has the container for a longer use than this question; zero: nobody.
+	Holder ExecHolder `json:"holder,omitzero"`
 }
 
 // ProbeReply is the answer. Reason and Healing tell why the state is unknown.

@@ -50,7 +50,7 @@ func waitUntil(ctx context.Context, at time.Time) bool {
 }
 
 func (p *JournalProber) probe(ctx context.Context, q ProbeRequest) ProbeReply {
-	if err := p.free(ctx, q.SandboxKey); err != nil {
+	if err := p.free(ctx, q.SandboxKey, q.Holder); err != nil {
 		return unknownReply(q, err)
 	}
 	script, err := p.Format.ProbeScript(q.Run, q.Nonce, q.LogEnd)
@@ -102,9 +102,9 @@ func deadOf(answer JournalProbe) Dead {
 	return NotDead
 }
 
-// free refuses a container that a long exec user has: one session at a time, over
+// free refuses a container that another long user has: one exec session at a time, over
 // all functions.
-func (p *JournalProber) free(ctx context.Context, key SandboxKey) error {
+func (p *JournalProber) free(ctx context.Context, key SandboxKey, who ExecHolder) error {
 	if key == "" {
 		return nil
 	}
@@ -114,7 +114,7 @@ func (p *JournalProber) free(ctx context.Context, key SandboxKey) error {
 		return nil
 	case err != nil:
 		return &JournalError{Op: "probe", Healing: Retry, Reason: "sandbox-unreadable"}
-	case box.ExecUntil > nowMillis():
+	case box.Exec.Bars(who, box.LatestRun, nowMillis()):
 		return &JournalError{Op: "probe", Healing: Retry, Reason: "busy"}
 	}
 	return nil

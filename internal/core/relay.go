@@ -150,6 +150,8 @@ func (k *Keeper) Relay(ctx context.Context, q RelayRequest, by Relay) (StepRepor
 	if err != nil {
 		return StepReport{}, err
 	}
+	hold := k.exec(r)
+	defer hold.free(ctx)
 	var answers []RelayedAnswer
 	for {
 		th, err := k.Threads.Thread(ctx, q.ThreadKey)
@@ -163,6 +165,9 @@ func (k *Keeper) Relay(ctx context.Context, q RelayRequest, by Relay) (StepRepor
 		over := s.State != StepWorking || s.Fence != th.Fence || !th.Lease.Live(nowMillis())
 		if over && len(answers) == 0 || !timeFor(ctx, relayReserve) {
 			return reportOf(*s), nil
+		}
+		if err := hold.take(ctx, execHoldFor); err != nil {
+			return reportOf(*s), busyError("relay", err)
 		}
 		requests, err := by.Relayer.Exchange(ctx, at.target, RelayDir(s.Token), answers)
 		if err != nil {

@@ -6,9 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"time"
 )
 
 // KeyMaterial is everything that makes two sandboxes interchangeable. Its SHA-256
@@ -68,10 +66,10 @@ type Sandbox struct {
 	HoldUntil  Millis
 	CreatedAt  Millis
 	UpdatedAt  Millis
-	Reclaiming string // the reclaim attempt that is under way, or ""
-	ExecUntil  Millis // a long exec user has the container until then
-	IdleSince  Millis // zero: not idle
-	DueAt      Millis // of the idle row; zero: no row
+	Reclaiming string   // the reclaim attempt that is under way, or ""
+	Exec       ExecHold // who has the container for a while
+	IdleSince  Millis   // zero: not idle
+	DueAt      Millis   // of the idle row; zero: no row
 
 	// LatestSnapshot is the native copy that a sandbox after this one is made from; empty:
 	// there is none.
@@ -344,79 +342,6 @@ func (t MarkIdle) Apply(s Sandbox) (Sandbox, error) {
 // Landed: idle since that very moment, due then.
 func (t MarkIdle) Landed(s Sandbox) bool {
 	return s.Instance == t.Instance && s.Reclaiming == "" && s.IdleSince == t.Since && s.DueAt == t.DueAt
-}
-
-// HoldExec says that a long user has a container's exec sessions, or has them no more: the
-// probe leaves it alone until then. It is a courtesy, and ends by itself.
-type HoldExec struct {
-	Instance InstanceID
-	Was      Millis // as read; another's that has not ended is not taken
-	Until    Millis // at most [MaxExecHold] from now; zero: no more
-}
-
-// MaxExecHold is the longest time for which probes are kept away: whoever needs longer
-// says so again.
-const MaxExecHold = 2 * time.Minute
-
-// Name is "hold exec".
-func (HoldExec) Name() string { return "hold exec" }
-
-// Apply: instance and time as read.
-func (t HoldExec) Apply(s Sandbox) (Sandbox, error) {
-	if why := failing(
-		check{s.Instance == t.Instance, "instance"},
-		check{s.ExecUntil == t.Was, "busy"},
-	); why != "" {
-		return sandboxRefusal(t, s, why)
-	}
-	s.ExecUntil = t.Until
-	return s, nil
-}
-
-// Landed: it is held until that very moment.
-func (t HoldExec) Landed(s Sandbox) bool {
-	return s.Instance == t.Instance && s.ExecUntil == t.Until && t.Until != 0
-}
-
-// execHold keeps a container's exec sessions for one long use. A use that cannot say so
-// goes on all the same, unless another has them.
-type execHold struct {
-	sandboxes Sandboxes
-	key       SandboxKey
-	instance  InstanceID
-	until     Millis
-}
-
-// errExecBusy tells that another has the container.
-var errExecBusy = errors.New("another has the container's exec sessions")
-
-// holdExec takes a container for at most that long.
-func holdExec(ctx context.Context, sandboxes Sandboxes, key SandboxKey, most time.Duration) (*execHold, error) {
-	box, err := sandboxes.Sandbox(ctx, key)
-	now := nowMillis()
-	switch {
-	case err != nil:
-		return nil, ignoreNotFound(err)
-	case box.ExecUntil > now:
-		return nil, errExecBusy
-	}
-	h := &execHold{sandboxes, key, box.Instance, now.Add(min(most, MaxExecHold))}
-	_, err = sandboxes.UpdateSandbox(ctx, key, HoldExec{Instance: box.Instance, Was: box.ExecUntil, Until: h.until})
-	if refusalOf(err) == "busy" {
-		return nil, errExecBusy
-	}
-	if err != nil {
-		return nil, ignoreNotFound(ignoreRefused(err))
-	}
-	return h, nil
-}
-
-// free gives the container back. What cannot be given back ends by itself.
-func (h *execHold) free(ctx context.Context) {
-	if h == nil {
-		return
-	}
-	_, _ = h.sandboxes.UpdateSandbox(context.WithoutCancel(ctx), h.key, HoldExec{Instance: h.instance, Was: h.until})
 }
 
 // Launched is the transaction that makes a task a sandbox: ledger intent to

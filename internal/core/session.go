@@ -162,7 +162,9 @@ func (s *Session) giveBack(ctx context.Context, r Run, phase string) {
 	if s.Keeper == nil {
 		return
 	}
-	_, err := s.Launcher.Threads.UpdateThread(context.WithoutCancel(ctx), hostThread(r), ReleaseLease{Owner: hostOwner(r)})
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
+	defer cancel()
+	_, err := s.Launcher.Threads.UpdateThread(within, hostThread(r), ReleaseLease{Owner: hostOwner(r)})
 	if ignoreRefused(err) != nil {
 		s.log().WarnContext(ctx, "give back lease", "phase", phase, "run", r.RunKey.String(), "err", err)
 	}

@@ -42,7 +42,7 @@ func (s *Session) resumeParent(ctx context.Context, st *starting, child Run) err
 	if err != nil {
 		return err
 	}
-	finish, err := s.ender().finishOf(job{run: over.run}, over)
+	finish, err := s.ender(over.run).finishOf(job{run: over.run}, over)
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,9 @@ func (s *Session) settleParent(ctx context.Context, r Run) (_ ended, gone bool, 
 	if r.Sealed != nil || !s.begun(r) {
 		return ended{run: r, complete: true}, false, nil
 	}
-	over, err := s.ender().end(ctx, r, newAllowance(s.limits().SweepBytes))
+	ender := s.ender(r)
+	defer ender.hold.free(ctx)
+	over, err := ender.end(ctx, r, newAllowance(s.limits().SweepBytes))
 	if err == nil {
 		return over, false, nil
 	}

@@ -8,11 +8,12 @@ import (
 
 // ender is a sweep that ends one run: what sweeps do with a run that has to end, a host
 // that has it does alike.
-func (s *Session) ender() *Sweep {
-	return &Sweep{
-		Runs: s.runs(), Log: s.Log, Spool: s.Spool, Prober: s.Prober, Notes: s.Notes, Queue: s.Launcher.Queue, Controls: s.Controls,
-		Checkpoint: s.Checkpoint, Limits: s.limits(), Logger: s.log(),
+func (s *Session) ender(r Run) *Sweep {
+	sweep := &Sweep{
+		Runs: s.runs(), Sandboxes: s.Launcher.Sandboxes, Log: s.Log, Spool: s.Spool, Prober: s.Prober, Notes: s.Notes, Queue: s.Launcher.Queue,
+		Controls: s.Controls, Checkpoint: s.Checkpoint, Limits: s.limits(), Logger: s.log(),
 	}
+	return sweep.holding(r)
 }
 
 // Cancel records a user's wish that a run end, from any host. The host that has the run
@@ -114,7 +115,8 @@ func (s *Session) end(ctx context.Context, r Run, why EndRun) (Run, error) {
 	case decided.Epoch != r.Epoch || decided.Status.Terminal():
 		return Run{}, refusedRun("end", r.RunKey, claimLost)
 	}
-	ender := s.ender()
+	ender := s.ender(decided)
+	defer ender.hold.free(ctx)
 	over := ended{run: decided, complete: true}
 	if decided.Sealed == nil && s.begun(decided) {
 		if over, err = ender.end(ctx, decided, newAllowance(s.limits().SweepBytes)); err != nil {
@@ -122,6 +124,7 @@ func (s *Session) end(ctx context.Context, r Run, why EndRun) (Run, error) {
 		}
 	}
 	over.run = ender.keepFiles(ctx, over.run)
+	ender.hold.free(ctx)
 	finish, err := ender.finishOf(job{run: over.run, decision: decision{reason: why.Reason}}, over)
 	if err != nil {
 		return Run{}, err

@@ -60,6 +60,9 @@ func (s *Sweep) storeFiles(ctx context.Context, r Run) (Run, error) {
 func (s *Sweep) readFiles(ctx context.Context, r Run) ([]byte, error) {
 	var data []byte
 	for len(data) < MaxFiles {
+		if err := s.hold.take(ctx, execHoldFor); err != nil {
+			return nil, busyError("files", err)
+		}
 		page, err := s.Prober.Page(ctx, PageRequest{RunKey: r.RunKey, Target: targetOf(r), Nonce: r.Nonce, From: int64(len(data)), Files: true})
 		if err != nil {
 			return nil, err
@@ -89,14 +92,15 @@ func (s *Session) lookFiles(ctx context.Context, q TailRequest, report TailRepor
 	if _, ask := s.fileTails.ask(r, 0); !ask {
 		return report, nil
 	}
-	box, err := s.Launcher.Sandboxes.Sandbox(ctx, r.SandboxKey)
-	switch {
-	case ignoreNotFound(err) != nil:
-		return TailReport{}, err
-	case err == nil && box.ExecUntil > nowMillis():
+	hold := s.exec(r, ExecFiles)
+	switch err := hold.take(ctx, execWithin+MaxPageWait); {
+	case errors.Is(err, errExecBusy):
 		report.Waiting = "busy"
 		return report, nil
+	case err != nil:
+		return TailReport{}, err
 	}
+	defer hold.free(ctx)
 	until, cancel := context.WithTimeout(ctx, execWithin+MaxPageWait)
 	defer cancel()
 	page, err := s.Prober.Page(until, PageRequest{

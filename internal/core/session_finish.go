@@ -103,6 +103,7 @@ func (s *Session) seal(ctx context.Context, r Run) (_ Run, waiting string, err e
 	}
 	reply := s.Prober.Probe(ctx, 0, []ProbeRequest{{
 		RunKey: r.RunKey, Target: targetOf(r), SandboxKey: r.SandboxKey, Nonce: r.Nonce, LogEnd: r.LogEnd, LogTail: r.LogTail,
+		Holder: ExecOf(ExecDrain, r),
 	}})[0]
 	switch reply.State {
 	case ProbeProducing:
@@ -110,7 +111,9 @@ func (s *Session) seal(ctx context.Context, r Run) (_ Run, waiting string, err e
 	case ProbeUnknown:
 		return r, cmp.Or(reply.Reason, "unknown"), nil
 	}
-	end, err := s.ender().finalize(ctx, job{run: r, reply: reply}, r, newAllowance(s.limits().SweepBytes))
+	ender := s.ender(r)
+	defer ender.hold.free(ctx)
+	end, err := ender.finalize(ctx, job{run: r, reply: reply}, r, newAllowance(s.limits().SweepBytes))
 	if err != nil {
 		return r, "", err
 	}
@@ -157,8 +160,10 @@ func (s *Session) close(ctx context.Context, r Run) (FinishReport, error) {
 			owes, report.Checkpoint = false, step.Checkpoint
 		}
 	}
-	r = s.ender().keepFiles(ctx, r)
-	finish, err := s.ender().finishOf(job{run: r}, ended{run: r, complete: true})
+	ender := s.ender(r)
+	r = ender.keepFiles(ctx, r)
+	ender.hold.free(ctx)
+	finish, err := ender.finishOf(job{run: r}, ended{run: r, complete: true})
 	if err != nil {
 		return FinishReport{}, err
 	}

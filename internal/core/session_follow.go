@@ -2,7 +2,6 @@ package core
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 )
@@ -61,7 +60,7 @@ func (s *Session) next(ctx context.Context, from int64, r Run, wait time.Duratio
 	if !ask {
 		return page, fromSpool, nil
 	}
-	if err := s.unoccupied(ctx, r); err != nil {
+	if err := s.unoccupied(ctx, "tail", r, ExecOf(ExecTail, r)); err != nil {
 		return PageReply{}, fromSandbox, err
 	}
 	if wait -= waitSpare; wait >= waitLeast && spooled.Newest == 0 && r.ExitedAt == 0 {
@@ -82,24 +81,13 @@ func (s *Session) asked(ctx context.Context, q PageRequest, r Run) (PageReply, e
 	if q.WaitSeconds == 0 {
 		return s.Prober.Page(ctx, q)
 	}
-	hold, err := holdExec(ctx, s.Launcher.Sandboxes, r.SandboxKey, time.Duration(q.WaitSeconds)*time.Second+execWithin)
-	if errors.Is(err, errExecBusy) {
-		return PageReply{}, &JournalError{Op: "page", Healing: Retry, Reason: "busy"}
-	}
-	if err != nil {
-		return PageReply{}, err
+	hold := s.exec(r, ExecTail)
+	if err := hold.take(ctx, time.Duration(q.WaitSeconds)*time.Second+execWithin); err != nil {
+		return PageReply{}, busyError("page", err)
 	}
 	defer hold.free(ctx)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	go func() {
-		for waitUntil(ctx, time.Now().Add(tailPoll)) {
-			now, err := s.runs().Run(ctx, r.RunKey)
-			if err == nil && (now.CancelRequested != r.CancelRequested || now.Epoch != r.Epoch || now.ExitedAt != r.ExitedAt) {
-				cancel(&JournalError{Op: "page", Healing: Retry, Reason: "overtaken"})
-			}
-		}
-	}()
+	ctx, stop := s.overtaken(ctx, r, hold)
+	defer stop()
 	page, err := s.Prober.Page(ctx, q)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
@@ -107,11 +95,42 @@ func (s *Session) asked(ctx context.Context, q PageRequest, r Run) (PageReply, e
 	return page, err
 }
 
+// overtaken is ctx until there is something for which nobody should wait on: a cancel, the
+// word that the agent has ended, another driver, or another user of the container. stop
+// ends the look-out, and waits for it.
+func (s *Session) overtaken(ctx context.Context, r Run, hold *execHold) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var looks sync.WaitGroup
+	looks.Go(func() {
+		for n := 1; waitUntil(ctx, time.Now().Add(tailPoll)); n++ {
+			now, err := s.runs().Run(ctx, r.RunKey)
+			moved := err == nil && (now.CancelRequested != r.CancelRequested || now.Epoch != r.Epoch || now.ExitedAt != r.ExitedAt)
+			if moved || n%holdLook == 0 && hold.stolen(ctx) {
+				cancel(&JournalError{Op: "page", Healing: Retry, Reason: "overtaken"})
+				return
+			}
+		}
+	})
+	return ctx, func() {
+		cancel(nil)
+		looks.Wait()
+	}
+}
+
+// holdLook is at how many looks at a run there is one at its sandbox: who takes that over
+// is served meanwhile, beside the one who follows.
+const holdLook = 3
+
+// exec is a hold of a run's sandbox that has not been taken.
+func (s *Session) exec(r Run, use ExecUse) *execHold {
+	return &execHold{sandboxes: s.Launcher.Sandboxes, key: r.SandboxKey, instance: r.Instance, who: ExecOf(use, r)}
+}
+
 // unoccupied refuses while a long user of exec sessions has the run's sandbox.
-func (s *Session) unoccupied(ctx context.Context, r Run) error {
+func (s *Session) unoccupied(ctx context.Context, op string, r Run, who ExecHolder) error {
 	box, err := s.Launcher.Sandboxes.Sandbox(ctx, r.SandboxKey)
-	if err == nil && box.ExecUntil > nowMillis() {
-		return refusedRun("tail", r.RunKey, "busy")
+	if err == nil && box.Exec.Bars(who, box.LatestRun, nowMillis()) {
+		return refusedRun(op, r.RunKey, "busy")
 	}
 	return ignoreNotFound(err)
 }

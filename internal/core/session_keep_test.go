@@ -450,7 +450,7 @@ func TestTailWaits(t *testing.T) {
 			t.Errorf("a long line: %d bytes", len(all))
 		}
 		box := h.box("r")
-		box.ExecUntil = now().Add(time.Minute)
+		box.Exec.Until = now().Add(time.Minute)
 		h.store.SeedSandbox(box)
 		_, err = c.tail(int64(4+len(all)), 0)
 		refusedFor(t, "tail of a busy container", err, "busy")

@@ -85,6 +85,14 @@ func (s *Session) prepare(ctx context.Context, st *starting, what string, plan S
 	}
 	id := what + "-" + string(st.run.RunKey.Run)
 	state := SetupState{}
+	hold := s.exec(st.run, ExecSetup)
+	switch err := hold.take(ctx, execHoldFor); {
+	case errors.Is(err, errExecBusy):
+		return "busy", nil
+	case err != nil:
+		return "", err
+	}
+	defer hold.free(ctx)
 	if since != 0 {
 		if state, err = s.askSetup(ctx, st, id, nil); err != nil {
 			return s.unprepared(ctx, st, err)

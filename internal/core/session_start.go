@@ -520,6 +520,12 @@ func (s *Session) restoreHead(ctx context.Context, st *starting) (waiting string
 // startAgent begins the agent, once. Order: that it may begin is written first, under
 // the same condition as a decision to end the run, so that of the two one is refused.
 func (s *Session) startAgent(ctx context.Context, st *starting) (waiting string, err error) {
+	switch err := s.unoccupied(ctx, "start", st.run, ExecOf(ExecSetup, st.run)); {
+	case refusalOf(err) == "busy":
+		return "busy", nil
+	case err != nil:
+		return "", err
+	}
 	env, err := s.secretsOf(ctx, st) // before it may begin: without them it does not
 	if err != nil {
 		return "", err

@@ -104,6 +104,8 @@ type Sweep struct {
 	// CheckpointDefault.
 	Checkpoint CheckpointPolicy
 	Logger     *slog.Logger
+
+	hold *execHold // of the container whose run is driven to its end; nil: of none
 }
 
 // SweepMode says what a sweep does with its decisions.

@@ -342,6 +342,7 @@ func TestSandboxTransitionsRefuse(t *testing.T) {
 	free := changed(box, func(s *core.Sandbox) { s.Reclaiming = "" })
 	mark := core.MarkReclaiming{Instance: "i", LatestRun: "r", By: "me"}
 	idle := core.MarkIdle{Instance: "i", By: "me", Since: 10, DueAt: 20}
+	held := core.ExecHold{ExecHolder: core.ExecHolder{By: "drain:r", Epoch: 2}, Until: 90}
 	checkRefusals(t, []refusalCase[core.Sandbox]{
 		{"mark of another instance", mark, other, "instance"},
 		{"mark of a sandbox that a newer run has", mark, changed(free, func(s *core.Sandbox) { s.LatestRun = "newer" }), "latest-run"},
@@ -352,8 +353,12 @@ func TestSandboxTransitionsRefuse(t *testing.T) {
 		{"unmark that moves an idle row which is gone", core.Unmark{Instance: "i", By: "me", DueAt: 5}, busy, "idle-row"},
 		{"idle of another instance", idle, other, "instance"},
 		{"idle under another's mark", idle, stolen, "reclaiming"},
-		{"exec hold of another instance", core.HoldExec{Instance: "i", Until: 90}, other, "instance"},
-		{"exec hold of what another has meanwhile", core.HoldExec{Instance: "i", Until: 90}, changed(box, func(s *core.Sandbox) { s.ExecUntil = 80 }), "busy"},
+		{"exec hold of another instance", core.HoldExec{Instance: "i", Hold: held}, other, "instance"},
+		{"exec hold of what another has meanwhile", core.HoldExec{Instance: "i", Hold: held}, changed(box, func(s *core.Sandbox) { s.Exec.Until = 80 }), "busy"},
+		{"end of an exec hold that another has taken over", core.HoldExec{Instance: "i", Was: held}, changed(box, func(s *core.Sandbox) {
+			s.Exec = held
+			s.Exec.Epoch++
+		}), "busy"},
 	})
 }
 

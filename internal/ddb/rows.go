@@ -201,6 +201,8 @@ type sandboxRow struct {
 	UpdatedAt     core.Millis     `dynamodbav:"updatedAt,omitempty"`
 	Reclaiming    string          `dynamodbav:"reclaiming,omitempty"`
 	ExecUntil     core.Millis     `dynamodbav:"execUntil,omitempty"`
+	ExecBy        string          `dynamodbav:"execBy,omitempty"`
+	ExecEpoch     int64           `dynamodbav:"execEpoch,omitempty"`
 	IdleSince     core.Millis     `dynamodbav:"idleSince,omitempty"`
 	DueShard      *int            `dynamodbav:"dueShard,omitempty"`
 	DueAt         core.Millis     `dynamodbav:"dueAt,omitempty"`
@@ -436,7 +438,7 @@ func encodeSandbox(s core.Sandbox) (item, error) {
 		Thread: s.Material.Thread, Run: s.Material.Run, WorkspaceHash: s.Material.WorkspaceHash,
 		Instance: s.Instance, TaskARN: s.TaskARN, Cluster: s.Cluster, Container: s.Container, LatestRun: s.LatestRun,
 		HoldUntil: s.HoldUntil, CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt, Reclaiming: s.Reclaiming,
-		ExecUntil: s.ExecUntil, IdleSince: s.IdleSince, Snapshot: s.LatestSnapshot,
+		ExecUntil: s.Exec.Until, ExecBy: s.Exec.By, ExecEpoch: s.Exec.Epoch, IdleSince: s.IdleSince, Snapshot: s.LatestSnapshot,
 	}
 	if s.DueAt != 0 {
 		row.DueShard, row.DueAt = new(shard(row.PK)), s.DueAt
@@ -468,8 +470,8 @@ func decodeSandbox(it item) (core.Sandbox, error) {
 			Run: row.Run, WorkspaceHash: row.WorkspaceHash,
 		},
 		LatestRun: row.LatestRun, HoldUntil: row.HoldUntil, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
-		Reclaiming: row.Reclaiming, ExecUntil: row.ExecUntil, IdleSince: row.IdleSince, DueAt: row.DueAt,
-		LatestSnapshot: row.Snapshot,
+		Reclaiming: row.Reclaiming, IdleSince: row.IdleSince, DueAt: row.DueAt,
+		LatestSnapshot: row.Snapshot, Exec: core.ExecHold{ExecHolder: core.ExecHolder{By: row.ExecBy, Epoch: row.ExecEpoch}, Until: row.ExecUntil},
 	}, nil
 }
 

@@ -264,8 +264,10 @@ func sandboxChange(key core.SandboxKey, t core.SandboxTransition) (*change, erro
 		c.remove("reclaiming")
 		c.set("updatedAt", t.Now)
 	case core.HoldExec:
-		c.need(is("instanceId", t.Instance), is("execUntil", t.Was))
-		c.set("execUntil", t.Until)
+		c.need(is("instanceId", t.Instance), is("execUntil", t.Was.Until), is("execBy", t.Was.By), is("execEpoch", t.Was.Epoch))
+		c.set("execUntil", t.Hold.Until)
+		c.set("execBy", t.Hold.By)
+		c.set("execEpoch", t.Hold.Epoch)
 	case core.MarkIdle:
 		c.need(is("instanceId", t.Instance), is("reclaiming", t.By))
 		c.remove("reclaiming")

@@ -478,10 +478,15 @@ func (v View) Probe(ctx context.Context, _ float64, requests []core.ProbeRequest
 	for i, q := range requests {
 		err := v.call(ctx, "probe", func() error {
 			t, err := v.reach(q.Target.TaskARN)
-			if err == nil {
+			switch {
+			case err != nil:
+				return err
+			case v.store.bars(q.SandboxKey, q.Holder):
+				out[i] = core.ProbeReply{RunKey: q.RunKey, Healing: core.Retry, Reason: "busy"}
+			default:
 				out[i] = t.seen(q.Run).probe(q, v.RestBytes)
 			}
-			return err
+			return nil
 		})
 		if err != nil {
 			out[i] = core.ProbeReply{RunKey: q.RunKey, Healing: core.Retry, Reason: "fault"}

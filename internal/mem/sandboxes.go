@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 )
@@ -41,6 +42,14 @@ func (p *Process) UpdateSandbox(ctx context.Context, key core.SandboxKey, t core
 			return core.Sandbox{}, err
 		}
 	})
+}
+
+// bars reports whether another has the exec sessions of a sandbox's container.
+func (s *Store) bars(key core.SandboxKey, who core.ExecHolder) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	box, ok := s.boxes[key]
+	return ok && box.Exec.Bars(who, box.LatestRun, core.MillisOf(time.Now()))
 }
 
 func (s *Store) setBox(box core.Sandbox) {

@@ -191,7 +191,8 @@ func sandbox(id core.InstanceID) core.Sandbox {
 func wholeSandbox(id core.InstanceID) core.Sandbox {
 	box := sandbox(id)
 	box.Material.Run = "r1"
-	box.HoldUntil, box.UpdatedAt, box.Reclaiming, box.ExecUntil, box.IdleSince, box.DueAt = 1, 2, "attempt", 3, 4, 5
+	box.HoldUntil, box.UpdatedAt, box.Reclaiming, box.IdleSince, box.DueAt = 1, 2, "attempt", 4, 5
+	box.Exec = core.ExecHold{ExecHolder: core.ExecHolder{By: "tail:r1", Epoch: 6}, Until: 3}
 	box.LatestSnapshot = "snapshot"
 	return box
 }

@@ -301,8 +301,16 @@ func drawSandbox(rt *rapid.T, number int64) core.Sandbox {
 		TaskARN: tasks.Draw(rt, "task"), Cluster: texts.Draw(rt, "cluster"), Container: texts.Draw(rt, "container"),
 		LatestRun: core.RunID(texts.Draw(rt, "latestRun")), HoldUntil: times.Draw(rt, "holdUntil"),
 		CreatedAt: times.Draw(rt, "createdAt"), UpdatedAt: times.Draw(rt, "updatedAt"), Reclaiming: texts.Draw(rt, "reclaiming"),
-		ExecUntil: times.Draw(rt, "execUntil"), IdleSince: times.Draw(rt, "idleSince"), DueAt: times.Draw(rt, "dueAt"),
+		Exec: drawExecHold(rt, "exec"), IdleSince: times.Draw(rt, "idleSince"), DueAt: times.Draw(rt, "dueAt"),
 		LatestSnapshot: core.SnapshotID(texts.Draw(rt, "snapshot")),
+	}
+}
+
+// drawExecHold draws any hold of a container's exec sessions, or none.
+func drawExecHold(rt *rapid.T, label string) core.ExecHold {
+	return core.ExecHold{
+		ExecHolder: core.ExecHolder{By: texts.Draw(rt, label+" by"), Epoch: rapid.SampledFrom([]int64{0, 1, 2}).Draw(rt, label+" epoch")},
+		Until:      times.Draw(rt, label+" until"),
 	}
 }
 
@@ -322,7 +330,12 @@ var sandboxTransitions = map[string]drawing[core.Sandbox, core.SandboxTransition
 	}},
 	"HoldExec": {draw: func(rt *rapid.T, box core.Sandbox) core.SandboxTransition {
 		return core.HoldExec{
-			Instance: as(rt, "instance", box.Instance, instances), Was: as(rt, "until as read", box.ExecUntil, times), Until: times.Draw(rt, "until"),
+			Instance: as(rt, "instance", box.Instance, instances),
+			Was: core.ExecHold{
+				ExecHolder: core.ExecHolder{By: as(rt, "by as read", box.Exec.By, texts), Epoch: as(rt, "epoch as read", box.Exec.Epoch, epochs)},
+				Until:      as(rt, "until as read", box.Exec.Until, times),
+			},
+			Hold: drawExecHold(rt, "hold"),
 		}
 	}},
 	"MarkIdle": {draw: func(rt *rapid.T, box core.Sandbox) core.SandboxTransition {

@@ -53,6 +53,42 @@ func Sandboxes(t *testing.T, open Open) {
 		must(t, err)
 		equal(t, "the record", got, want)
 	})
+	t.Run("UpdateSandbox ends no exec hold of another", func(t *testing.T) { execHolds(t, open) })
+}
+
+// execHolds checks that a hold of a container's exec sessions is taken, renewed and ended
+// as it was read, and that nobody ends another's.
+func execHolds(t *testing.T, open Open) {
+	s := open(t)
+	box := sandbox("i1")
+	must(t, s.Seed.Sandbox(t.Context(), box))
+	ask := func(was, hold core.ExecHold) error {
+		_, err := s.Sandboxes.UpdateSandbox(t.Context(), box.Key, core.HoldExec{Instance: box.Instance, Was: was, Hold: hold})
+		return err
+	}
+	held := func(by string, epoch int64, until core.Millis) core.ExecHold {
+		return core.ExecHold{ExecHolder: core.ExecHolder{By: by, Epoch: epoch}, Until: until}
+	}
+	none, mine, others := core.ExecHold{}, held("drain:r1", 1, 9000), held("drain:r1", 2, 9000)
+	must(t, ask(none, mine))
+	must(t, ask(none, mine)) // its answer was lost
+	refusedAs(t, ask(none, others), "busy")
+	renewed := held("drain:r1", 1, 9500)
+	must(t, ask(mine, renewed))
+	refusedAs(t, ask(mine, none), "busy") // of a renewal that it does not know of
+	must(t, ask(renewed, others))
+	refusedAs(t, ask(renewed, none), "busy")
+	got, err := s.Sandboxes.Sandbox(t.Context(), box.Key)
+	must(t, err)
+	box.Exec = others
+	equal(t, "the record", got, box)
+	must(t, ask(others, none))
+	box.Exec = none
+	got, err = s.Sandboxes.Sandbox(t.Context(), box.Key)
+	must(t, err)
+	equal(t, "the record that nobody holds", got, box)
+	_, err = s.Sandboxes.UpdateSandbox(t.Context(), box.Key, core.HoldExec{Instance: "i0", Hold: mine})
+	refusedAs(t, err, "instance")
 }
 
 // Ledger checks the contract of [core.Ledger].
