@@ -17,6 +17,7 @@ const (
 
 // startOf is where an agent is started, where it finds the keeper, and with what token.
 type startOf struct {
+	box       Sandbox
 	target    ExecTarget
 	young     bool
 	url, host string
@@ -38,6 +39,7 @@ func (k *Keeper) target(ctx context.Context, q stepRequest) (startOf, error) {
 		return startOf{}, refuse(string(q.kind), "sandbox "+string(q.key), "reuse-none")
 	}
 	return startOf{
+		box:    box,
 		target: ExecTarget{Cluster: box.Cluster, TaskARN: box.TaskARN, Container: box.Container},
 		young:  nowMillis().Sub(box.CreatedAt) < youngSandbox,
 	}, nil
@@ -76,6 +78,7 @@ func (k *Keeper) start(ctx context.Context, q stepRequest, step Step, at startOf
 // startHolding hands the job over while nobody else has the container.
 func (k *Keeper) startHolding(ctx context.Context, q stepRequest, at startOf, job AgentJob) (AgentStarted, error) {
 	hold := k.exec(q)
+	hold.box = &at.box
 	if err := hold.take(ctx, execHoldFor); err != nil {
 		return "", busyError("agent", err)
 	}

@@ -108,14 +108,15 @@ func (t HoldExec) Landed(s Sandbox) bool {
 const execHoldFor = 100 * time.Second
 
 // execHold keeps a container's exec sessions for one long use. A use that cannot say so,
-// for the instance record is another's or gone, goes on all the same. The zero value of
-// all but the first four members is one that has not been taken.
+// for the instance record is another's or gone, goes on all the same. One
+// without a held member has not been taken.
 type execHold struct {
 	sandboxes Sandboxes
 	key       SandboxKey
 	instance  InstanceID
 	who       ExecHolder
 
+	box  *Sandbox // as read a moment ago; nil: it is read
 	held ExecHold
 }
 
@@ -135,7 +136,7 @@ func (h *execHold) take(ctx context.Context, most time.Duration) error {
 	}
 	was := h.held
 	if was.Until <= now { // not held, or no more
-		box, err := h.sandboxes.Sandbox(ctx, h.key)
+		box, err := h.read(ctx)
 		switch {
 		case err != nil:
 			return ignoreNotFound(err)
@@ -157,6 +158,14 @@ func (h *execHold) take(ctx context.Context, most time.Duration) error {
 	}
 	h.held = hold // also where the answer was lost: then the end of it is refused, or right
 	return err
+}
+
+func (h *execHold) read(ctx context.Context) (Sandbox, error) {
+	if box := h.box; box != nil {
+		h.box = nil
+		return *box, nil
+	}
+	return h.sandboxes.Sandbox(ctx, h.key)
 }
 
 // free gives the container back, if it is held. What cannot be given back ends by itself.
