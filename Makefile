@@ -98,7 +98,7 @@ build-local: ## Build functions and agent for this machine, to dist/local
 dist/%/bootstrap: build ;@:
 dist/local/%/bootstrap: build-local ;@:
 
-STACK := Makefile $(wildcard infra/*.go infra/sandkeeper/*.go) infra/go.mod infra/go.sum $(wildcard internal/names/*.go) internal/core/limits.go internal/core/limits_read.go internal/core/places.go $(wildcard internal/metrics/*.go)
+STACK := Makefile $(wildcard infra/*.go infra/sandkeeper/*.go) infra/go.mod infra/go.sum $(wildcard internal/names/*.go) internal/core/limits.go internal/core/limits_read.go internal/core/journal_main.go internal/core/places.go $(wildcard internal/metrics/*.go)
 
 # CONTEXT is a file of choices, docs/deploy.md; choices.json beside this Makefile needs no
 # saying, so that it is not forgotten at an upgrade.

@@ -207,6 +207,17 @@ func TestEveryFaultAndFunctionIsDocumented(t *testing.T) {
 	}
 }
 
+// TestTheMainProcessIsShownAsItIs, since images copy it.
+func TestTheMainProcessIsShownAsItIs(t *testing.T) {
+	agent, err := os.ReadFile("docs/agent.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(agent), "```\n"+core.MainProcess+"```\n") {
+		t.Errorf("docs/agent.md does not show\n%s", core.MainProcess)
+	}
+}
+
 // TestReadmeShowsTheLimitsAsTheyAre compares each row of README's table of limits
 // with the default.
 func TestReadmeShowsTheLimitsAsTheyAre(t *testing.T) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -234,7 +235,27 @@ func (d *doctor) definition(ctx context.Context) {
 	if len(wrong) == 0 {
 		d.ok("%s is fit for ECS Exec", taskID(name))
 	}
+	for _, s := range hastyIn(answer.TaskDefinition) {
+		d.warn("set stopTimeout to 120, and let the main process stay while an agent works: docs/agent.md, When the task is taken away", "%s: %s", taskID(name), s)
+	}
 }
+
+// hastyIn names the containers of a definition that are killed before what Spot and
+// retirement give notice for is over.
+func hastyIn(def *ecstypes.TaskDefinition) []string {
+	var hasty []string
+	for _, c := range def.ContainerDefinitions {
+		if aws.ToBool(c.Essential) || c.Essential == nil {
+			if had := cmp.Or(aws.ToInt32(c.StopTimeout), defaultStop); had < int32(core.LongestStop/time.Second) {
+				hasty = append(hasty, fmt.Sprintf("container %s is killed %d s after a notice, which gives 120 s to save what is in it", aws.ToString(c.Name), had))
+			}
+		}
+	}
+	return hasty
+}
+
+// defaultStop is Fargate's stop timeout where a definition has none, in seconds.
+const defaultStop = 30
 
 func wrongInDefinition(def *ecstypes.TaskDefinition) []string {
 	var wrong []string

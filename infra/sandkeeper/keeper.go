@@ -303,7 +303,7 @@ func (k *Keeper) sampleFamily() string { return k.props.Install + "-" + names.Sa
 
 // sampleTask is a task definition that satisfies what ECS Exec asks for: an init
 // process, a writable root file system, a role with the four channel actions and
-// nothing of ours, and a main process that outlives the agent.
+// nothing of ours, and a main process that outlives the agent, a notice of its end too.
 func (k *Keeper) sampleTask() awsecs.FargateTaskDefinition {
 	channels := []grant{{
 		actions: []string{
@@ -325,10 +325,10 @@ func (k *Keeper) sampleTask() awsecs.FargateTaskDefinition {
 	}
 	task.AddContainer(new(names.AgentContainer), &awsecs.ContainerDefinitionOptions{
 		Image:                  awsecs.ContainerImage_FromRegistry(&k.props.SandboxImage, nil),
-		Command:                texts([]string{"sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"}),
+		Command:                texts([]string{"sh", "-c", core.MainProcess}),
 		Essential:              new(true),
 		ReadonlyRootFilesystem: new(false),
-		StopTimeout:            duration(30 * time.Second),
+		StopTimeout:            duration(core.LongestStop), // used up only while there is something to save
 		LinuxParameters: awsecs.NewLinuxParameters(k.Construct, new("sandbox-linux"), &awsecs.LinuxParametersProps{
 			InitProcessEnabled: new(true),
 		}),

@@ -88,7 +88,8 @@ type Habits struct {
 	Deprovision time.Duration
 	// StopTimeout is the time from SIGTERM to SIGKILL where the definition says none.
 	StopTimeout time.Duration
-	// Notice is the time from the notice that a task's capacity is taken back to SIGKILL.
+	// Notice is the longest time from the notice that a task's capacity is taken back,
+	// which comes with SIGTERM, to SIGKILL; a shorter stop timeout is what counts.
 	Notice time.Duration
 	// StoppedVisible is how long a stopped task can be described.
 	StoppedVisible time.Duration

@@ -46,6 +46,7 @@ type task struct {
 	reclaimed  chan struct{} // its capacity is taken back
 	exited     chan struct{} // an essential container ended
 	done       chan struct{} // closed when nothing of it runs and it is STOPPED
+	toldAt     time.Time     // of a notice, by whoever runs the task before it ends its containers
 
 	tags          []tag
 	lastStatus    string
@@ -135,20 +136,20 @@ func (t *task) run(ctx context.Context) {
 }
 
 // warn tells everybody that the task's capacity is taken back, as Fargate Spot does: by an
-// event while it is RUNNING, and by SIGTERM. It has the notice's time then.
+// event while it is RUNNING, and by SIGTERM. A container has until its stop timeout then,
+// and at most the notice's time; the task goes on to end with its first essential one.
 func (t *task) warn(ctx context.Context) {
 	t.change(func() { t.markStopping("TerminationNotice", "Your Spot Task was interrupted.") })
+	t.toldAt = time.Now()
+	var wg sync.WaitGroup
 	for _, c := range t.containers {
-		_ = c.box.Load().Signal(syscall.SIGTERM)
+		wg.Go(func() { t.endContainer(ctx, c) })
 	}
-	wait := time.NewTimer(t.server.opts.Habits.Notice)
-	defer wait.Stop()
+	dead := make(chan struct{})
+	t.server.wg.Go(func() { wg.Wait(); close(dead) })
 	select {
-	case <-wait.C:
-		for _, c := range t.containers {
-			c.box.Load().Kill()
-		}
 	case <-t.exited:
+	case <-dead:
 	case <-ctx.Done():
 	}
 }
@@ -293,8 +294,8 @@ func (t *task) markStopping(code, reason string) {
 	t.stopCode, t.stoppedReason, t.stoppingAt = code, reason, time.Now()
 }
 
-// stopContainers sends SIGTERM, waits for each container's stop timeout, and kills
-// what is left. With the server's end nothing is waited for.
+// stopContainers sends SIGTERM, unless a notice came with it, waits for each container's
+// stop timeout, and kills what is left. With the server's end nothing is waited for.
 func (t *task) stopContainers(ctx context.Context) {
 	var live []*container
 	t.server.mu.Lock()
@@ -315,14 +316,30 @@ func (t *task) stopContainers(ctx context.Context) {
 }
 
 func (t *task) stopContainer(ctx context.Context, c *container) {
-	limit := t.server.opts.Habits.StopTimeout
+	if t.toldAt.IsZero() { // else it had its signal with the notice, and its time runs
+		t.endContainer(ctx, c)
+	}
+	<-c.ended
+}
+
+// endContainer sends SIGTERM, and SIGKILL when the container's time is over.
+func (t *task) endContainer(ctx context.Context, c *container) {
+	_ = c.box.Load().Signal(syscall.SIGTERM)
+	t.pause(ctx, t.grace(c), c)
+	c.box.Load().Kill()
+}
+
+// grace is how long a container has from SIGTERM to SIGKILL.
+func (t *task) grace(c *container) time.Duration {
+	habits := t.server.opts.Habits
+	limit := habits.StopTimeout
 	if c.definition.StopTimeout != nil {
 		limit = time.Duration(*c.definition.StopTimeout) * time.Second
 	}
-	_ = c.box.Load().Signal(syscall.SIGTERM)
-	t.pause(ctx, limit, c)
-	c.box.Load().Kill()
-	<-c.ended
+	if t.toldAt.IsZero() {
+		return limit
+	}
+	return min(limit, habits.Notice)
 }
 
 func (t *task) containerDir(c *container) string {

@@ -18,6 +18,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ecs/types"
 	"github.com/aws/smithy-go"
 
+	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/localfargate"
 	"github.com/sandkeeper/sandkeeper/internal/localfargate/box"
 )
@@ -68,6 +69,10 @@ func TestTaskEndsAsItsMainProcessEnds(t *testing.T) {
 		}, 137, types.TaskStopCodeEssentialContainerExited, "Essential container in task exited"},
 		{"capacity that is taken back is told by SIGTERM", "exec sleep 1000", interrupt,
 			143, types.TaskStopCodeTerminationNotice, "Your Spot Task was interrupted."},
+		{"who heeds the notice ends as it likes", "trap 'exit 5' TERM; while :; do sleep 0.05; done", interruptLoop,
+			5, types.TaskStopCodeTerminationNotice, "Your Spot Task was interrupted."},
+		{"who ignores the notice is killed", "trap '' TERM; while :; do sleep 0.05; done", interruptLoop,
+			137, types.TaskStopCodeTerminationNotice, "Your Spot Task was interrupted."},
 		{"a stop is told by SIGTERM", "trap 'exit 9' TERM; while :; do sleep 0.05; done", stopWithoutReason,
 			9, types.TaskStopCodeUserInitiated, "Task stopped by user"},
 		{"who ignores SIGTERM is killed after the stop timeout", "trap '' TERM; while :; do sleep 0.05; done", stopWithoutReason,
@@ -98,6 +103,12 @@ func TestTaskEndsAsItsMainProcessEnds(t *testing.T) {
 	}
 }
 
+func interruptLoop(w *world, arn string) {
+	w.t.Helper()
+	awaitLoop(w, arn)
+	interrupt(w, arn)
+}
+
 func stopWithoutReason(w *world, arn string) {
 	w.t.Helper()
 	// A trap is set only once the shell got there.
@@ -114,6 +125,71 @@ func awaitLoop(w *world, arn string) {
 		task, err := w.server.Task(arn)
 		return err == nil && slices.ContainsFunc(task.Containers[0].Processes, func(p box.Process) bool { return strings.HasPrefix(p.Command, "sleep") })
 	})
+}
+
+// TestANoticeLastsAsLongAsTheStopTimeout, and two minutes at most: while it lasts the task
+// is RUNNING, is told to be about to stop, and can be entered.
+func TestANoticeLastsAsLongAsTheStopTimeout(t *testing.T) {
+	const deaf = "trap '' TERM; while :; do sleep 0.05; done"
+	for name, c := range map[string]struct {
+		stopTimeout int32
+		notice      time.Duration
+	}{
+		"the container's own stop timeout": {2, time.Hour},
+		"the notice where that is shorter": {100, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := begin(t, func(o *localfargate.Options) { o.Habits.StopTimeout, o.Habits.Notice = time.Hour, c.notice })
+			agent := shell(deaf)
+			agent.StopTimeout = new(c.stopTimeout)
+			w.register(agent)
+			arn := w.run(nil)
+			interruptLoop(w, arn)
+			told := w.describe(arn)
+			if *told.LastStatus != "RUNNING" || *told.DesiredStatus != "STOPPED" || told.StopCode != types.TaskStopCodeTerminationNotice || told.StoppingAt == nil {
+				t.Errorf("told: %s, desired %s, %s, stopping at %v", *told.LastStatus, *told.DesiredStatus, told.StopCode, told.StoppingAt)
+			}
+			if got := attach(t, w.exec(arn, "/bin/sh -c 'echo entered'")).follow(nil); got.output != "entered\r\n" {
+				t.Errorf("the session showed %q", got.output)
+			}
+			w.awaitStatus(arn, "STOPPED")
+			stopped := w.describe(arn)
+			if lasted := stopped.ExecutionStoppedAt.Sub(*stopped.StoppingAt); *stopped.Containers[0].ExitCode != 137 || lasted < 900*time.Millisecond {
+				t.Errorf("exit %d after %s", *stopped.Containers[0].ExitCode, lasted)
+			}
+		})
+	}
+}
+
+// TestANoticeEndsWithTheFirstEssentialContainer: what may go goes alone, and who is left
+// keeps the rest of the time that the notice gave.
+func TestANoticeEndsWithTheFirstEssentialContainer(t *testing.T) {
+	w := begin(t, func(o *localfargate.Options) { o.Habits.StopTimeout, o.Habits.Notice = time.Second, time.Hour })
+	goes, stays := shell("trap 'exit 4' TERM; while :; do sleep 0.05; done"), shell("trap '' TERM; while :; do sleep 0.05; done")
+	stays.Name, goes.Name, goes.Essential = new("stays"), new("goes"), new(false)
+	_, err := w.RegisterTaskDefinition(t.Context(), &ecs.RegisterTaskDefinitionInput{
+		Family: new("sandbox"), ContainerDefinitions: []types.ContainerDefinition{stays, goes},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	arn := w.run(func(in *ecs.RunTaskInput) { in.EnableExecuteCommand = false })
+	w.until("both loop", func() bool {
+		task, err := w.server.Task(arn)
+		return err == nil && !slices.ContainsFunc(task.Containers, func(c localfargate.ContainerState) bool { return len(c.Processes) < 2 })
+	})
+	interrupt(w, arn)
+	w.await("goes has gone while the task runs", func(e localfargate.Event) bool {
+		return e.LastStatus == "RUNNING" && e.DesiredStatus == "STOPPED" && strings.Contains(string(e.Detail), `"exitCode":4`)
+	})
+	w.awaitStatus(arn, "STOPPED")
+	codes := map[string]int32{}
+	for _, c := range w.describe(arn).Containers {
+		codes[*c.Name] = *c.ExitCode
+	}
+	if codes["goes"] != 4 || codes["stays"] != 137 {
+		t.Errorf("exit codes %v", codes)
+	}
 }
 
 func TestTaskThatCannotStartSaysWhy(t *testing.T) {
@@ -666,5 +742,42 @@ func TestSenderDelivers(t *testing.T) {
 	}
 	if _, err := localfargate.NewSender("https://events.example.com", "", ""); err == nil {
 		t.Error("an endpoint that is not loopback is accepted")
+	}
+}
+
+// TestTheMainProcessOfASandbox goes at once when nothing is to be saved, and else stays
+// until that is done, or its time is over.
+func TestTheMainProcessOfASandbox(t *testing.T) {
+	const works = `sh -c 'sleep "$1"; :' sandkeeper-run `
+	for name, c := range map[string]struct {
+		work string // seconds
+		exit int32
+	}{
+		"nothing is at work":         {"", 0},
+		"an agent that is soon done": {"1", 0},
+		"an agent that works on":     {"1000", 137},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const most = 6 * time.Second
+			w := begin(t, func(o *localfargate.Options) { o.Habits.Notice = most })
+			if c.work != "" && w.server.Isolation() == box.Directory {
+				t.Skip("a directory's /proc is the machine's")
+			}
+			main := shell(strings.Replace(core.MainProcess, "stay=20", "stay=1", 1))
+			main.StopTimeout = new(int32(core.LongestStop / time.Second))
+			w.register(main)
+			arn := w.run(nil)
+			awaitLoop(w, arn)
+			if c.work != "" {
+				attach(t, w.exec(arn, "/bin/sh -c '"+strings.ReplaceAll("setsid "+works+c.work+" </dev/null >/dev/null 2>&1 & sleep 0.1", "'", `'"'"'`)+"'")).follow(nil)
+			}
+			interrupt(w, arn)
+			w.awaitStatus(arn, "STOPPED")
+			stopped := w.describe(arn)
+			lasted := stopped.ExecutionStoppedAt.Sub(*stopped.StoppingAt)
+			if exit := *stopped.Containers[0].ExitCode; exit != c.exit || c.exit == 0 && lasted > most || c.work != "" && lasted < time.Second {
+				t.Errorf("exit %d, want %d, after %s", exit, c.exit, lasted)
+			}
+		})
 	}
 }
