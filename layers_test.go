@@ -102,6 +102,11 @@ var layers = []layer{{
 	refuse: func(imported, _ string) bool { return adapter(ours(imported)) },
 	reason: "a host that calls the function needs Lambda and nothing else",
 }, {
+	name:     "a session is put together in one place",
+	packages: func(path string) bool { return path == "functions/session" || path == "client/inprocess" },
+	refuse:   func(imported, _ string) bool { return adapter(ours(imported)) },
+	reason:   "what one of the two would forget, the other has: internal/wiring builds it for both",
+}, {
 	name:     "only the local commands know the engine",
 	packages: func(path string) bool { return below("internal")(path) && !below("internal/engine")(path) },
 	refuse:   anyOf("internal/engine"),

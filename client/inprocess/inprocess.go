@@ -15,27 +15,13 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
-	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
-	"github.com/aws/aws-sdk-go-v2/service/lambda"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
-	"github.com/aws/aws-sdk-go-v2/service/sqs"
-	"github.com/aws/aws-sdk-go-v2/service/ssm"
 	"github.com/aws/smithy-go/middleware"
 
 	"github.com/sandkeeper/sandkeeper/client"
-	"github.com/sandkeeper/sandkeeper/internal/awssecrets"
 	"github.com/sandkeeper/sandkeeper/internal/core"
-	"github.com/sandkeeper/sandkeeper/internal/ddb"
-	"github.com/sandkeeper/sandkeeper/internal/ebout"
-	"github.com/sandkeeper/sandkeeper/internal/ecsexec"
-	"github.com/sandkeeper/sandkeeper/internal/ecstask"
-	"github.com/sandkeeper/sandkeeper/internal/lambdacheckpoint"
-	"github.com/sandkeeper/sandkeeper/internal/lambdafn"
 	"github.com/sandkeeper/sandkeeper/internal/names"
-	"github.com/sandkeeper/sandkeeper/internal/s3blob"
-	"github.com/sandkeeper/sandkeeper/internal/spokes"
-	"github.com/sandkeeper/sandkeeper/internal/sqsout"
+	"github.com/sandkeeper/sandkeeper/internal/wiring"
 )
 
 // Options say what a host reaches, and how.
@@ -52,7 +38,9 @@ type Options struct {
 	HostFunctions []string
 	// SandboxesPerTenant is the stack's context of that name; zero: no limit.
 	SandboxesPerTenant int
-	Logger             *slog.Logger // nil: nothing is logged
+	// TenantQuotas are what the stack's context tenants says of single tenants.
+	TenantQuotas map[client.TenantID]int
+	Logger       *slog.Logger // nil: nothing is logged
 }
 
 // needed are the outputs that it reads.
@@ -82,42 +70,23 @@ func Open(ctx context.Context, o Options) (client.API, error) {
 	return h, h.ready(ctx)
 }
 
-// session is the wiring of the session function.
+// session is the session function's, under the host's clock.
 func (o Options) session(c *clock, limits core.Limits, places core.Places) *core.Session {
 	out := func(key names.Output) string { return o.Outputs[string(key)] }
 	atECS := o.AWS.Copy()
 	if o.ECS != nil {
 		atECS.BaseEndpoint = o.ECS
 	}
-	db := dynamodb.NewFromConfig(o.AWS, func(d *dynamodb.Options) { d.APIOptions = append(d.APIOptions, c.watch) })
-	runs, boxes := ddb.NewRuns(db, out(names.OutRunsTable)), ddb.NewSandboxes(db, out(names.OutSandboxesTable))
-	transactions := ddb.NewTransactions(db, out(names.OutRunsTable), out(names.OutSandboxesTable))
-	fleet := spokes.New(atECS, places, string(names.Session))
-	tasks, exec := &ecstask.Tasks{ECS: fleet}, ecsexec.NewFleet(fleet)
-	functions := lambda.NewFromConfig(o.AWS)
-	blobs := s3blob.NewObjects(s3.NewFromConfig(o.AWS, func(s *s3.Options) { s.UsePathStyle = o.AWS.BaseEndpoint != nil }), out(names.OutBucket))
-	return &core.Session{
-		Launcher: &core.Launcher{
-			Runs: runs, Sandboxes: boxes, Ledger: boxes, Transactions: transactions, Describer: tasks,
-			Provider: core.TaskProvider{TaskAPI: tasks, AgentStarter: core.JournalStarter{Exec: exec, Format: core.DefaultJournal}},
-			Queue:    sqsout.New(sqs.NewFromConfig(o.AWS), out(names.OutReclaimQueue)), Threads: ddb.NewThreads(db, out(names.OutCheckpoints)),
-			Announcer: ebout.New(eventbridge.NewFromConfig(o.AWS), out(names.OutEventBus)), Limits: limits, Install: out(names.OutInstall), Quota: o.SandboxesPerTenant,
-		},
-		Binds: transactions, Controls: boxes, Notes: runs, Definitions: boxes, History: ddb.NewHistory(db, out(names.OutRunsTable)),
-		Log: &core.LogWriter{
-			Log: runs, Blobs: blobs, Inline: limits.InlineSegment, Retention: limits.Retention + names.SegmentsOutlive,
-		},
-		Spool: blobs, Grants: blobs, Nudger: &lambdafn.Nudger{Lambda: functions, Reap: out(names.OutReapFunction)},
-		Prober: &core.JournalProber{Exec: exec, Sandboxes: boxes, Format: core.DefaultJournal, Limits: limits},
-		Keeper: lambdacheckpoint.Keeper{Caller: &lambdacheckpoint.Caller{
-			Lambda: functions, Function: out(names.OutCheckpoint), Timeout: limits.CaptureCall,
-		}},
-		Functions: &lambdafn.Functions{Lambda: functions, Allowed: o.HostFunctions}, HostFunctions: o.HostFunctions,
-		ToolsURL:   &lambdacheckpoint.Address{Lambda: functions, Function: out(names.OutTools), Dial: o.AWS.BaseEndpoint},
-		Secrets:    &awssecrets.Values{Secrets: secretsmanager.NewFromConfig(o.AWS), Parameters: ssm.NewFromConfig(o.AWS)},
-		Setups:     core.ExecSetups{Exec: exec, Format: core.DefaultJournal},
-		Checkpoint: core.CheckpointFinished, Provider: ecstask.Provider, Cluster: out(names.OutCluster), Places: places, Logger: o.Logger,
-	}
+	return wiring.Installation{
+		AWS: o.AWS, ECS: atECS, Places: places,
+		RunsTable: out(names.OutRunsTable), SandboxesTable: out(names.OutSandboxesTable), CheckpointsTable: out(names.OutCheckpoints),
+		LogBucket: out(names.OutBucket), ReclaimQueue: out(names.OutReclaimQueue), EventBus: out(names.OutEventBus),
+		CheckpointFunction: out(names.OutCheckpoint), ToolsFunction: out(names.OutTools), ReapFunction: out(names.OutReapFunction),
+		Cluster: out(names.OutCluster), Install: out(names.OutInstall), HostFunctions: o.HostFunctions,
+		Quota: core.Quota{Each: o.SandboxesPerTenant, Of: o.TenantQuotas}, Limits: limits, Logger: o.Logger,
+		DynamoDB: func(d *dynamodb.Options) { d.APIOptions = append(d.APIOptions, c.watch) },
+		S3:       func(s *s3.Options) { s.UsePathStyle = o.AWS.BaseEndpoint != nil },
+	}.Session()
 }
 
 const (

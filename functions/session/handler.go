@@ -17,7 +17,7 @@ import (
 
 type handler struct {
 	session *core.Session
-	tenants tenants
+	tenants core.Tenants
 	log     *slog.Logger
 	meter   *metrics.Meter
 }
@@ -36,7 +36,7 @@ func (h handler) handle(ctx context.Context, event json.RawMessage) (any, error)
 		return refusalOf(&core.InvalidError{Code: "bad-request", Detail: fmt.Sprintf("%s: %v; want an object of %s", name, err, op.wanted())}).answer(), nil
 	}
 	tenant := op.tenant(q)
-	if !h.tenants.allow(alias(ctx), tenant) {
+	if !h.tenants.Allow(alias(ctx), tenant) {
 		h.log.WarnContext(ctx, "session", "operation", name, "code", "not-your-tenant")
 		return refusal{Code: "not-your-tenant", Message: "the caller may not act for this tenant"}.answer(), nil
 	}

@@ -408,6 +408,14 @@ func number(name, given string) *string {
 	return &given
 }
 
+// tenants refuses what session would not start with.
+func (k *Keeper) tenants() *string {
+	if _, err := core.ReadTenants(k.props.Tenants); err != nil {
+		panic(fmt.Errorf("context tenants: %w", err))
+	}
+	return &k.props.Tenants
+}
+
 func (k *Keeper) reclaim(checkpoint awslambda.Function) awslambda.Function {
 	f := k.function(functionSpec{
 		name:     names.Reclaim,
@@ -485,7 +493,7 @@ func (k *Keeper) session(reap, checkpoint awslambda.Function) awslambda.Function
 			names.EventBus:           &k.props.EventBus,
 			names.Install:            &k.props.Install,
 			names.Limits:             k.limitsText(),
-			names.Tenants:            &k.props.Tenants,
+			names.Tenants:            k.tenants(),
 			names.Places:             k.placesText(),
 			names.SandboxesPerTenant: number("sandboxesPerTenant", k.props.SandboxesPerTenant),
 		},

@@ -518,6 +518,14 @@ func TestContextSaysWhatSessionMayRead(t *testing.T) {
 	}
 	same(t, "quota", quota(given), "7")
 	same(t, "quota without context", quota(production), "0")
+	func() {
+		defer func() {
+			if said := fmt.Sprint(recover()); !strings.Contains(said, `context tenants: tenants: alias "": tenant "x": quota`) {
+				t.Errorf("said %q", said)
+			}
+		}()
+		(&Keeper{props: Props{Tenants: `{"": [{"tenant": "x", "quota": -1}]}`}}).tenants()
+	}()
 	for _, bad := range []string{"*", secret + "*", secret + ",,", role} {
 		func() {
 			defer func() {

@@ -26,9 +26,7 @@ type Launcher struct {
 	Announcer    Announcer // nil: nobody is told
 	Limits       Limits
 	Install      string
-	// Quota is how many sandboxes a tenant may have at once, until ECS says that they are
-	// gone; zero: any number.
-	Quota int
+	Quota        Quota
 }
 
 // RunRequest is what a host wants to run.
@@ -229,7 +227,7 @@ func (l *Launcher) intend(ctx context.Context, r Run, key SandboxKey, provider, 
 	until := now.Add(l.Limits.LaunchWindow)
 	row, err := l.Ledger.PutIntent(ctx, LedgerRow{
 		Instance: r.Instance, Key: key, Provider: provider, Tenant: r.Tenant, Run: r.RunKey.Run, State: LedgerIntent,
-		LaunchUntil: until, Cluster: cluster, DueAt: until.Add(l.Limits.LaunchLag), UpdatedAt: now, Quota: l.Quota,
+		LaunchUntil: until, Cluster: cluster, DueAt: until.Add(l.Limits.LaunchLag), UpdatedAt: now, Quota: l.Quota.of(r.Tenant),
 	})
 	if err != nil {
 		return LedgerRow{}, fmt.Errorf("launch run %s: %w", r.RunKey, err)

@@ -13,7 +13,7 @@ import (
 // limited is a session of a tenant that may have one sandbox.
 func (h *hosting) limited(p *mem.Process) *core.Session {
 	s := h.session(p)
-	s.Launcher.Quota = 1
+	s.Launcher.Quota = core.Quota{Each: 1}
 	return s
 }
 

@@ -42,7 +42,7 @@ func (h *hosting) session(p *mem.Process) *core.Session {
 	if h.full {
 		view := h.fleet.View(p)
 		s.Setups, s.Functions, s.HostFunctions, s.Secrets = view, view, []string{"hook", "tool"}, p
-		s.Spool, s.Grants, s.Definitions, s.ToolsURL, s.Launcher.Quota = p, p, p, place{"https://tools.test", ""}, 2
+		s.Spool, s.Grants, s.Definitions, s.ToolsURL, s.Launcher.Quota = p, p, p, place{"https://tools.test", ""}, core.Quota{Each: 2}
 	}
 	return s
 }
