@@ -227,6 +227,7 @@ type demoResult struct {
 	ExitToStoppedP50     float64              `json:"exitToStoppedSecondsP50"`
 	ExitToStoppedP99     float64              `json:"exitToStoppedSecondsP99"`
 	CancelledP99         float64              `json:"cancelledSecondsP99"`
+	Seconds              float64              `json:"seconds"` // of the whole, from its start
 }
 
 // result compares what was saved with what the agents wrote, and what runs with

@@ -44,7 +44,8 @@ type Definition struct {
 	// IdleTTLSeconds is how long a sandbox is kept warm between two turns; zero: the
 	// installation's time.
 	IdleTTLSeconds int64 `json:"idleTtlSeconds,omitempty"`
-	// Snapshots says when a provider that can takes a native snapshot of a sandbox.
+	// Snapshots says when a provider that can takes a native snapshot of a sandbox. Fargate
+	// cannot: there it takes none, and the thread's head alone brings a workspace back.
 	Snapshots SnapshotPolicy `json:"snapshots,omitempty"`
 }
 
