@@ -176,6 +176,8 @@ func (c *Reclaimer) Do(ctx context.Context, job ReclaimJob) (ReclaimOutcome, err
 		return ReclaimDestroyFailed, err
 	}
 	switch {
+	case row != nil && job.foreign(*row):
+		return c.unmark(ctx, job, ReclaimNotFound)
 	case row != nil && row.State == LedgerStopping:
 		return c.stopCondemned(ctx, job, *row)
 	case row != nil && row.State == LedgerClosed:
@@ -184,6 +186,13 @@ func (c *Reclaimer) Do(ctx context.Context, job ReclaimJob) (ReclaimOutcome, err
 		return ReclaimNotFound, nil
 	}
 	return c.release(ctx, job, row)
+}
+
+// foreign reports whether a row is not that of the message's sandbox, which a row's key and
+// tenant say for its whole life: of two runs that adopt one task both name its instance,
+// and one of them gets the row.
+func (j ReclaimJob) foreign(row LedgerRow) bool {
+	return j.Kind != JobLedger && (row.Tenant != j.Tenant || j.Key != "" && row.Key != j.Key)
 }
 
 // stopCondemned goes on with the end of a condemned task. A run that owes a checkpoint

@@ -1,0 +1,65 @@
+package core_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
+)
+
+// TestWhoLostATaskEndsNobodysSandbox: of two tenants whose runs adopt one task at the same
+// time, whichever comes between which calls, one has it; and whatever becomes of the other's
+// run, however often its end is told, the task serves on.
+func TestWhoLostATaskEndsNobodysSandbox(t *testing.T) {
+	lost, named := 0, 0
+	for n := 1; n <= 9; n++ { // as many as it makes
+		synctest.Test(t, func(t *testing.T) {
+			h := newHosting(t)
+			arn := h.fleet.RunStray("mine/own")
+			h.fleet.BeginStray(arn, "r", adoptedJournal)
+			ask := func(tenant core.TenantID) core.AdoptRequest {
+				return core.AdoptRequest{
+					RunKey: core.RunKey{Tenant: tenant, Run: "r"}, Thread: "t", Host: hostOf(string(tenant)), TaskARN: arn, Container: "agent", Journal: adoptedJournal,
+				}
+			}
+			at := 0
+			p := h.store.NewProcess(mem.Faults{Before: func(ctx context.Context, _ string) {
+				if at++; at == n {
+					_, _ = h.self().Adopt(ctx, ask("umbra"))
+				}
+			}})
+			_, _ = h.session(p).Adopt(t.Context(), ask("acme"))
+			h.limits.RunTTL = 10 * time.Minute
+			for range 20 { // who has the task keeps it, and the other leaves
+				for k, r := range h.store.State().Runs {
+					if r.TaskARN != "" {
+						_, err := h.self().Renew(t.Context(), core.HostRequest{RunKey: k, Host: r.ClaimNonce})
+						h.must(err)
+					}
+				}
+				time.Sleep(time.Minute)
+				h.tick()
+			}
+			for k, r := range h.store.State().Runs {
+				if r.TaskARN == "" {
+					if r.Instance != "" {
+						named++
+					}
+					if lost++; !r.Status.Terminal() || r.Row != core.RowNone {
+						t.Errorf("before call %d: run %s is left: %s, %s", n, k, r.Status, r.Row)
+					}
+				}
+			}
+			if len(h.fleet.Running()) != 1 || !h.fleet.Alive("r") {
+				t.Errorf("before call %d of %v: running %v", n, p.Calls(), h.fleet.Running())
+			}
+			h.check()
+		})
+	}
+	if lost < 3 || named == 0 {
+		t.Errorf("%d runs lost the task, %d of them had named it: nothing came between", lost, named)
+	}
+}
