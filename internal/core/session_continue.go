@@ -122,9 +122,10 @@ func (s *Session) settleParent(ctx context.Context, r Run) (_ ended, gone bool, 
 	return ended{run: r}, true, nil
 }
 
-// heir is the sandbox of a paused run, if the run that goes on may have it.
+// heir is the sandbox of a paused run, if the run that goes on may have it: one in which no
+// agent may have begun yet may be half prepared, unless it was there before that run.
 func (s *Session) heir(ctx context.Context, st *starting, parent Run, gone bool) (*Sandbox, error) {
-	if gone || parent.TaskARN == "" {
+	if gone || parent.TaskARN == "" || !s.begun(parent) && !parent.Start.Resumed {
 		return nil, nil
 	}
 	box, err := s.Launcher.Sandboxes.Sandbox(ctx, st.key)

@@ -227,3 +227,28 @@ func TestSetupScriptsAnswerIsWholeOrNone(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestAHalfPreparedSandboxIsNoHeritage: a run that goes on for one which was paused in its
+// set-up gets a sandbox of its own, and that is set up.
+func TestAHalfPreparedSandboxIsNoHeritage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, s := newHosting(t), newSetups()
+		first := startUntil(h, s, planned("ask"), func(r core.StartReport) bool { return r.Waiting == "setup" })
+		_, err := host{h, "ask", "host"}.interrupt()
+		h.must(err)
+		q := planned("r")
+		q.Parent = "ask"
+		s.ends = done
+		report := startUntil(h, s, q, func(r core.StartReport) bool {
+			h.drainQueue(h.store.Process)
+			return isReady(r)
+		})
+		if report.Run.TaskARN == first.Run.TaskARN || report.Ensured != core.EnsuredCreated || s.jobs["setup-r"].ID == "" {
+			t.Errorf("continued %+v, set-ups %q", report, s.calls)
+		}
+		if n := len(h.fleet.Running()); n != 1 {
+			t.Errorf("%d tasks run", n)
+		}
+		h.check()
+	})
+}
