@@ -217,12 +217,23 @@ func (v collectedView) question() string {
 	return fmt.Sprintf("remove %d objects of %s, %d bytes, that nothing needs?", v.Thread.Garbage, v.Thread.ThreadKey, v.Thread.Reclaimed)
 }
 
+// withheldText says for people why nothing is removed.
+var withheldText = map[string]string{
+	core.WithheldObserve: "the installation observes", core.WithheldFrozen: "the installation is frozen", core.WithheldHeld: "a run of the thread is held",
+}
+
 func (v collectedView) print(w *console.Writer) {
 	done := "would be removed; --apply removes it"
-	if v.Applied {
+	switch {
+	case v.Thread != nil && v.Thread.Withheld != "":
+		done = "would be removed, and are not: " + withheldText[v.Thread.Withheld]
+	case v.Applied:
 		done = "removed"
 	}
 	if t := v.Threads; t != nil {
+		if t.Withheld > 0 {
+			w.Line("of %d threads nothing is removed: the installation observes or is frozen, or a run is held", t.Withheld)
+		}
 		w.Line("%d of %d threads looked at, %d have a writer: %d bytes %s", t.Collected, t.Threads, t.Busy, t.Reclaimed, done)
 		if t.More {
 			w.Line("the function's time was over before all threads were looked at")

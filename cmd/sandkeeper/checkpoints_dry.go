@@ -18,7 +18,7 @@ func (in *installation) rehearsedKeeper() *core.Keeper {
 	return &core.Keeper{
 		Threads: &rehearsedThreads{in.threads(), map[core.ThreadKey]core.Thread{}},
 		Objects: objects, Blobs: objects, Manifests: archive.Reader{},
-		Sandboxes: readOnlySandboxes{in.boxes}, Agents: noAgents{}, URL: noAgents{},
+		Sandboxes: readOnlySandboxes{in.boxes}, Controls: in.controls(), Runs: in.runs, History: in.history(), Agents: noAgents{}, URL: noAgents{},
 	}
 }
 

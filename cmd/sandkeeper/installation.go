@@ -300,6 +300,11 @@ func (in *installation) controls() core.Controls {
 	return core.ModeDefault{Controls: in.boxes, Mode: core.Mode(in.out[names.OutMode])}
 }
 
+// history lists the runs of threads.
+func (in *installation) history() *ddb.History {
+	return ddb.NewHistory(dynamodb.NewFromConfig(in.cfg), in.out[names.OutRunsTable])
+}
+
 // by is who acts and why: --as, or the caller's AWS identity.
 func (in *installation) by(ctx context.Context, why whyText) (core.By, error) {
 	if in.globals.As != "" {

@@ -33,7 +33,7 @@ func (h handler) collectAll(ctx context.Context, apply bool) (core.CollectAllRep
 }
 
 // daily lets go of the checkpoints that the installation keeps no longer, and of what
-// only they needed.
+// only they needed. What an operator keeps back it only counts.
 func (h handler) daily(ctx context.Context) (core.CollectAllReport, error) {
 	return h.everywhere(ctx, func(key core.ThreadKey, report *core.CollectAllReport) {
 		if h.keep > 0 && !h.keepOne(ctx, key, report) {
@@ -63,7 +63,7 @@ func (h handler) everywhere(ctx context.Context, visit func(core.ThreadKey, *cor
 		}
 		visit(key, &report)
 	}
-	h.log.InfoContext(ctx, "collect", "threads", report.Threads, "collected", report.Collected, "busy", report.Busy, "failed", report.Failed,
+	h.log.InfoContext(ctx, "collect", "threads", report.Threads, "collected", report.Collected, "busy", report.Busy, "withheld", report.Withheld, "failed", report.Failed,
 		"removed", report.Removed, "deleted", report.Deleted, "reclaimed", report.Reclaimed, "missing", report.Missing, "more", report.More)
 	h.meter.Emit(metrics.OfCollection(report))
 	if report.Failed > 0 {
@@ -77,6 +77,9 @@ func (h handler) everywhere(ctx context.Context, visit func(core.ThreadKey, *cor
 func (h handler) keepOne(ctx context.Context, key core.ThreadKey, report *core.CollectAllReport) bool {
 	removed, err := h.keeper.Keep(ctx, core.KeepRequest{ThreadKey: key, Newest: h.keep})
 	report.Removed += len(removed)
+	if core.Withheld(err) {
+		return true // the collection finds the same, and counts it
+	}
 	return h.visited(ctx, "keep", key, err, report)
 }
 
@@ -98,9 +101,14 @@ func (h handler) collectOne(ctx context.Context, q core.CollectRequest, report *
 		return
 	}
 	report.Collected++
+	report.Missing += r.Missing
+	if r.Withheld != "" {
+		report.Withheld++
+		h.log.InfoContext(ctx, "withheld", "tenant", string(q.Tenant), "thread", string(q.Thread), "reason", r.Withheld, "planned", r.Garbage)
+		return
+	}
 	report.Deleted += r.Deleted
 	report.Reclaimed += r.Reclaimed
-	report.Missing += r.Missing
 }
 
 // parseKeep reads how many checkpoints of a thread outlive the day.

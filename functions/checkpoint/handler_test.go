@@ -29,6 +29,8 @@ type recorder struct {
 	keys  []core.ThreadKey
 	data  []byte
 
+	withheld string // why nothing is removed
+
 	report  core.StepReport // of a save, a restore or a relay; zero: as each sees fit
 	relayed []core.RelayedRequest
 	answers []core.RelayedAnswer
@@ -96,6 +98,9 @@ func (r *recorder) Collect(_ context.Context, q core.CollectRequest) (core.Colle
 	if fail := r.fail[q.Thread]; fail != nil {
 		err = fail
 	}
+	if r.withheld != "" {
+		return core.CollectReport{Garbage: 2, Reclaimed: 10, Withheld: r.withheld}, err
+	}
 	return core.CollectReport{Deleted: 2, Reclaimed: 10, Missing: 1}, err
 }
 
@@ -107,6 +112,9 @@ func (r *recorder) Keep(_ context.Context, q core.KeepRequest) ([]core.Checkpoin
 	err := r.ask("keep", q)
 	if fail := r.fail[q.Thread]; fail != nil {
 		return nil, fail
+	}
+	if r.withheld != "" {
+		return nil, &core.RefusedError{Op: "keep", Why: r.withheld}
 	}
 	return []core.CheckpointID{"old"}, err
 }
@@ -574,6 +582,20 @@ func TestTheScheduleLetsOldCheckpointsGo(t *testing.T) {
 	want := []any{core.KeepRequest{ThreadKey: key, Newest: 3}, core.CollectRequest{ThreadKey: key, Apply: true}}
 	if !reflect.DeepEqual(mine, want) {
 		t.Errorf("asked for %+v, want %+v", mine, want)
+	}
+}
+
+// TestWhatAnOperatorKeepsBackIsOnlyCounted: a first deploy observes, and its daily
+// collection removes nothing and is no failure.
+func TestWhatAnOperatorKeepsBackIsOnlyCounted(t *testing.T) {
+	for _, why := range []string{core.WithheldObserve, core.WithheldFrozen, core.WithheldHeld} {
+		r := recorder{keys: []core.ThreadKey{{Tenant: "a", Thread: "1"}}, withheld: why}
+		h := quiet(&r)
+		h.keep = 3
+		answer, err := h.handle(t.Context(), sample(t, "checkpoint-collect.json"))
+		if want := (core.CollectAllReport{Threads: 1, Collected: 1, Withheld: 1}); err != nil || answer != want {
+			t.Errorf("%s: answered %+v, %v; want %+v", why, answer, err, want)
+		}
 	}
 }
 

@@ -33,10 +33,12 @@ func main() {
 	}
 	db, functions := dynamodb.NewFromConfig(b.AWS), awslambda.NewFromConfig(b.AWS)
 	objects := s3blob.NewObjects(s3.NewFromConfig(b.AWS), b.Get(names.LogBucket))
+	boxes, runs := ddb.NewSandboxes(db, b.Get(names.SandboxesTable)), b.Get(names.RunsTable)
 	agents := core.ExecJobStarter{Exec: ecsexec.NewFleet(spokes.New(b.AWS, b.Places, string(names.Checkpoint))), Format: core.DefaultJournal}
 	keeper := &core.Keeper{
 		Threads: ddb.NewThreads(db, b.Get(names.CheckpointsTable)), Objects: objects, Blobs: objects, Manifests: archive.Reader{},
-		Sandboxes: ddb.NewSandboxes(db, b.Get(names.SandboxesTable)), Agents: agents,
+		Sandboxes: boxes, Controls: core.ModeDefault{Controls: boxes, Mode: core.Mode(b.Get(names.Mode))},
+		Runs: ddb.NewRuns(db, runs), History: ddb.NewHistory(db, runs), Agents: agents,
 		URL:   &lambdacheckpoint.Address{Lambda: functions, Function: b.Get(names.CheckpointFunction), Dial: b.AWS.BaseEndpoint},
 		Queue: sqsout.New(sqs.NewFromConfig(b.AWS), b.Get(names.ReclaimQueue)), Witness: witness{b.Log, b.Meter}, Logger: b.Log,
 	}

@@ -360,10 +360,12 @@ func (k *Keeper) checkpoint() (awslambda.Function, *string) {
 		timeout:  core.DefaultLimits.CheckpointTimeout,
 		memoryMB: 1024,
 		env: map[names.Key]*string{
+			names.RunsTable:          k.runs.TableName(),
 			names.CheckpointsTable:   k.checkpoints.TableName(),
 			names.SandboxesTable:     k.sandboxes.TableName(),
 			names.LogBucket:          k.bucket.BucketName(),
 			names.ReclaimQueue:       k.jobs.QueueUrl(),
+			names.Mode:               &k.props.Mode,
 			names.CheckpointFunction: new(deployedName(k.props, names.Checkpoint)),
 			names.KeepCheckpoints:    k.keepCheckpoints(),
 			names.Install:            &k.props.Install,

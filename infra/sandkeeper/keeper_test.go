@@ -812,7 +812,7 @@ var ships = map[string][]string{
 	"checkpoint-role": {
 		"dynamodb:ConditionCheckItem checkpoints.Arn", "dynamodb:DeleteItem checkpoints.Arn",
 		"dynamodb:GetItem checkpoints.Arn", "dynamodb:PutItem checkpoints.Arn", "dynamodb:Query checkpoints.Arn", "dynamodb:UpdateItem checkpoints.Arn",
-		"dynamodb:GetItem sandboxes.Arn if ForAllValues:StringLike dynamodb:LeadingKeys key#*",
+		"dynamodb:GetItem sandboxes.Arn", "dynamodb:GetItem runs.Arn", "dynamodb:Query runs.Arn/index/" + names.ThreadIndex.Name,
 		"dynamodb:UpdateItem sandboxes.Arn if ForAllValues:StringLike dynamodb:LeadingKeys key#*",
 		"ecs:ExecuteCommand " + allTasks, "ecs:ExecuteCommand cluster.Arn",
 		"lambda:GetFunctionUrlConfig arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:keeper-checkpoint",

@@ -90,8 +90,13 @@ func (k *Keeper) checkpointGrants() []grant {
 		resources: []*string{k.checkpoints.TableArn()},
 	}, grant{
 		// Of sandboxes, the instance records alone: it holds their exec sessions.
-		actions: []string{"dynamodb:GetItem", "dynamodb:UpdateItem"}, resources: []*string{k.sandboxes.TableArn()},
+		actions: []string{"dynamodb:UpdateItem"}, resources: []*string{k.sandboxes.TableArn()},
 		conditions: k.instanceRecords(),
+	}, grant{
+		// Sandboxes and the operator's settings; the holds of a thread's runs.
+		actions: []string{"dynamodb:GetItem"}, resources: []*string{k.sandboxes.TableArn(), k.runs.TableArn()},
+	}, grant{
+		actions: []string{"dynamodb:Query"}, resources: []*string{indexARN(k.runs, names.ThreadIndex)},
 	}, grant{
 		// What a grant lets a sandbox do is also the function's own to do. Versions are
 		// deleted, never hidden, and of threads alone.

@@ -43,7 +43,7 @@ type bucketObjects interface {
 
 func keepingIn(p *mem.Process, objects bucketObjects) *keeping {
 	k := &keeping{}
-	k.Keeper = &core.Keeper{Threads: p, Objects: objects, Blobs: objects, Manifests: archive.Reader{}, Sandboxes: p, Agents: k, URL: k, Queue: p}
+	k.Keeper = &core.Keeper{Threads: p, Objects: objects, Blobs: objects, Manifests: archive.Reader{}, Sandboxes: p, Controls: p, Runs: p, History: p, Agents: k, URL: k, Queue: p}
 	return k
 }
 

@@ -143,7 +143,7 @@ func (p *pricedRun) wire(db *dynamodb.Client, blobs *s3blob.Objects, events *ebo
 	tasks := pricedTasks{p}
 	p.prober = &core.JournalProber{Exec: tasks, Sandboxes: boxes, Format: core.DefaultJournal, Limits: limits}
 	p.keeper = &core.Keeper{
-		Threads: threads, Objects: blobs, Blobs: blobs, Manifests: archive.Reader{}, Sandboxes: boxes, Agents: pricedJobs{p}, URL: p, Queue: p,
+		Threads: threads, Objects: blobs, Blobs: blobs, Manifests: archive.Reader{}, Sandboxes: boxes, Controls: boxes, Runs: runs, History: ddb.NewHistory(db, "priced-runs"), Agents: pricedJobs{p}, URL: p, Queue: p,
 	}
 	p.session = &core.Session{
 		Launcher: &core.Launcher{

@@ -26,13 +26,15 @@ func (k *Keeper) Collect(ctx context.Context, q CollectRequest) (report CollectR
 		return CollectReport{}, invalid("invalid-most", "want 0 or more, got %d", q.Most)
 	}
 	if !q.Apply {
-		th, err := k.Threads.Thread(ctx, q.ThreadKey)
-		if err != nil {
-			return CollectReport{}, err
+		return k.planCollection(ctx, q)
+	}
+	// An installation that observes writes nothing, not even a lease.
+	if why, err := k.settings(ctx, ofRetention); why != "" || err != nil {
+		if err == nil {
+			report, err = k.planCollection(ctx, q)
 		}
-		c := &collection{k: k, writer: Writer{ThreadKey: q.ThreadKey, Fence: th.Fence + 1}, most: q.Most}
-		err = c.plan(ctx)
-		return c.report, err
+		report.Withheld = why
+		return report, err
 	}
 	err = k.under(ctx, q.ThreadKey, OwnerCollect+rand.Text(), func(w Writer) error {
 		c := &collection{k: k, writer: w, most: q.Most}
@@ -41,6 +43,17 @@ func (k *Keeper) Collect(ctx context.Context, q CollectRequest) (report CollectR
 		return err
 	})
 	return report, err
+}
+
+// planCollection counts what a collection would remove.
+func (k *Keeper) planCollection(ctx context.Context, q CollectRequest) (CollectReport, error) {
+	th, err := k.Threads.Thread(ctx, q.ThreadKey)
+	if err != nil {
+		return CollectReport{}, err
+	}
+	c := &collection{k: k, writer: Writer{ThreadKey: q.ThreadKey, Fence: th.Fence + 1}, most: q.Most}
+	err = c.plan(ctx)
+	return c.report, err
 }
 
 // collection is one under way.
@@ -65,11 +78,26 @@ func (c *collection) apply(ctx context.Context) error {
 	if err := c.plan(ctx); err != nil {
 		return err
 	}
+	if len(c.garbage) == 0 && !c.unpins() {
+		return nil // and nobody's holds are read
+	}
+	if err := c.permit(ctx); err != nil || c.report.Withheld != "" {
+		return err
+	}
 	if err := c.unpin(ctx); err != nil {
 		return err
 	}
+	return c.remove(ctx)
+}
+
+// remove removes the garbage. A freeze is heard between one object and the next, a hold
+// at the latest when the lease is renewed.
+func (c *collection) remove(ctx context.Context) (err error) {
 	for _, o := range c.garbage {
-		if err := c.keepUp(ctx); err != nil {
+		if err := c.keepUp(ctx); err != nil || c.report.Withheld != "" {
+			return err
+		}
+		if c.report.Withheld, err = c.k.settings(ctx, ofRetention); err != nil || c.report.Withheld != "" {
 			return err
 		}
 		if err := c.k.Objects.Delete(ctx, o.Key, o.Version); err != nil {
@@ -86,7 +114,21 @@ func (c *collection) keepUp(ctx context.Context) error {
 		return nil
 	}
 	c.renewed = nowMillis()
-	return c.k.renew(ctx, c.writer)
+	if err := c.k.renew(ctx, c.writer); err != nil {
+		return err
+	}
+	return c.permit(ctx)
+}
+
+// permit reads whether anything may be removed, after the lease and the floor are written.
+func (c *collection) permit(ctx context.Context) (err error) {
+	c.report.Withheld, err = c.k.withheld(ctx, c.writer.ThreadKey, ofRetention)
+	return err
+}
+
+// unpins reports whether there are threads to let go of.
+func (c *collection) unpins() bool {
+	return c.thread.Fork != nil && slices.ContainsFunc(c.thread.Fork.Owners, func(o ThreadID) bool { return !c.owners[o] })
 }
 
 // plan lists the objects, then reads what names them: an object that is named after the

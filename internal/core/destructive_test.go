@@ -132,6 +132,104 @@ var destructive = map[string]path{
 		},
 		destroyed: func(w *world) bool { return w.run("next").TaskARN != "" },
 	},
+	"an object that nothing needs is removed": {
+		site: "collection.remove: Delete", setUp: cutCapture,
+		attempt: func(w *world) {
+			_, _ = w.kept().keeper(w.store.Process).Collect(w.t.Context(), core.CollectRequest{ThreadKey: thread("thread-r"), Apply: true})
+		},
+		destroyed: func(w *world) bool { return len(w.objects("packs")) == 0 }, blockedBy: []string{"observe", "freeze", "hold"},
+	},
+	"a fork lets go of what its source keeps for it": {
+		site: "collection.unpin: Unpin", setUp: forkedAway,
+		attempt: func(w *world) {
+			_, _ = w.kept().keeper(w.store.Process).Collect(w.t.Context(), core.CollectRequest{ThreadKey: thread("thread-r"), Apply: true})
+		},
+		destroyed: func(w *world) bool {
+			pins, err := w.store.Pins(w.t.Context(), thread("source"))
+			w.kept().must(err)
+			return len(pins) == 0
+		},
+		blockedBy: []string{"observe", "freeze", "hold"},
+	},
+	"an old checkpoint is kept no longer": {
+		site: "Keeper.trim: Trim", setUp: func(w *world) { checkpointed(w, "c1", "c2") },
+		attempt: func(w *world) {
+			_, _ = w.kept().keeper(w.store.Process).Keep(w.t.Context(), core.KeepRequest{ThreadKey: thread("thread-r"), Newest: 1})
+		},
+		destroyed: func(w *world) bool { return !w.kept().has("c1") }, blockedBy: []string{"observe", "freeze", "hold"},
+	},
+	"a thread's newest checkpoint is taken away": {
+		site: "Keeper.DeleteHeadUnder: DeleteHead", setUp: func(w *world) { checkpointed(w, "c1", "c2") },
+		attempt: func(w *world) {
+			_, _ = w.kept().keeper(w.store.Process).DeleteHead(w.t.Context(), thread("thread-r"), "c2")
+		},
+		destroyed: func(w *world) bool { return !w.kept().has("c2") }, blockedBy: []string{"freeze", "hold"},
+	},
+	"what is in a sandbox is replaced by a checkpoint": {
+		site: "Keeper.start: Start", setUp: func(w *world) { checkpointed(w, "c1") },
+		attempt: func(w *world) {
+			_, _ = w.kept().keeper(w.store.Process).Restore(w.t.Context(), core.RestoreRequest{ThreadKey: thread("thread-r"), ID: "back", Key: "key-thread-r", Instance: "i-thread-r"})
+		},
+		destroyed: func(w *world) bool {
+			th, err := w.store.Thread(w.t.Context(), thread("thread-r"))
+			w.kept().must(err)
+			return th.Step.Kind == core.StepRestore
+		},
+		blockedBy: []string{"freeze", "hold"},
+	},
+}
+
+// kept is what the world's keeper of checkpoints keeps.
+func (w *world) kept() *keeping {
+	if w.keeping == nil {
+		w.keeping = newKeeping(w.t)
+		w.keeping.store = w.store
+	}
+	return w.keeping
+}
+
+// objects are the keys of a kind of object of the run's thread.
+func (w *world) objects(kind string) (keys []string) {
+	all, err := w.store.Objects(w.t.Context(), core.ThreadPrefix(thread("thread-r"))+kind+"/")
+	w.kept().must(err)
+	for _, o := range all {
+		keys = append(keys, o.Key)
+	}
+	return keys
+}
+
+// checkpointed is a thread with a run that was left alone, and checkpoints.
+func checkpointed(w *world, ids ...core.CheckpointID) {
+	w.left("r", "works\n")
+	k := w.kept()
+	k.box("thread-r")
+	for _, id := range ids {
+		time.Sleep(time.Second)
+		k.must(k.save(k.ctx(), w.store.Process, "thread-r", id, tree{"a": string(id)}))
+	}
+}
+
+// cutCapture leaves a pack that no checkpoint names.
+func cutCapture(w *world) {
+	checkpointed(w)
+	k := w.kept()
+	_, err := k.keeper(w.store.Process).Save(k.ctx(), saveOf("thread-r", "cut"))
+	k.must(err)
+	_, err = k.pack(k.ctx(), w.store.Process, "thread-r", tree{"a": "never named"})
+	k.must(err)
+	time.Sleep(core.CollectAge + core.LeaseLife)
+}
+
+// forkedAway is a fork that needs nothing of its source any more.
+func forkedAway(w *world) {
+	k := w.kept()
+	k.box("source")
+	k.must(k.save(k.ctx(), w.store.Process, "source", "s1", tree{"a": "of the source"}))
+	_, err := k.keeper(w.store.Process).Fork(k.ctx(), core.ForkRequest{Source: thread("source"), Branches: []core.ForkBranch{{Thread: "thread-r", ID: "f1"}}})
+	k.must(err)
+	checkpointed(w)
+	_, err = k.keeper(w.store.Process).DeleteHead(k.ctx(), thread("thread-r"), "f1")
+	k.must(err)
 }
 
 func pastItsTime(w *world) {
@@ -170,6 +268,9 @@ func noTask(w *world) bool { return len(w.fleet.Running()) == 0 }
 // TestEveryDestructivePathHonoursTheOperator tries each path with each control set,
 // and with none.
 func TestEveryDestructivePathHonoursTheOperator(t *testing.T) {
+	if err := outsideOfBubbles(); err != nil {
+		t.Fatal(err)
+	}
 	controls := map[string]func(w *world){
 		"nothing": func(*world) {},
 		"observe": func(w *world) { w.store.SetControl(core.Control{Mode: core.Observe}) },
@@ -244,12 +345,32 @@ func destroyers(body *ast.BlockStmt) []string {
 		if !ok || len(call.Args) == 0 { // a timer's Stop takes nothing
 			return true
 		}
-		if s, ok := call.Fun.(*ast.SelectorExpr); ok && slices.Contains([]string{"Stop", "Terminate", "Condemn", "Remove"}, s.Sel.Name) {
+		s, ok := call.Fun.(*ast.SelectorExpr)
+		if !ok || fieldIs(s, "Trim") && isText(s.X) {
+			return true
+		}
+		if slices.Contains(destroying, s.Sel.Name) || s.Sel.Name == "Start" && fieldIs(s.X, "Agents") {
 			out = append(out, s.Sel.Name)
 		}
 		return true
 	})
 	return out
+}
+
+// destroying are the methods of ports that destroy: agents, tasks, journals, checkpoints,
+// pins, objects. So does an agent that is started to restore.
+var destroying = []string{"Stop", "Terminate", "Condemn", "Remove", "Delete", "Trim", "DeleteHead", "Unpin"}
+
+// isText reports whether an expression is the package that cuts texts.
+func isText(x ast.Expr) bool {
+	id, ok := x.(*ast.Ident)
+	return ok && (id.Name == "strings" || id.Name == "bytes")
+}
+
+// fieldIs reports whether an expression is a field of that name.
+func fieldIs(x ast.Expr, field string) bool {
+	s, ok := x.(*ast.SelectorExpr)
+	return ok && s.Sel.Name == field
 }
 
 func functionName(fn *ast.FuncDecl) string {
@@ -261,6 +382,32 @@ func functionName(fn *ast.FuncDecl) string {
 		receiver = star.X
 	}
 	return receiver.(*ast.Ident).Name + "." + fn.Name.Name
+}
+
+// TestAFreezeAmongDeletionsIsHonoured: it is heard between one object and the next (I13).
+func TestAFreezeAmongDeletionsIsHonoured(t *testing.T) {
+	kept(t, func(w *keeping) {
+		_, err := w.keeper(w.store.Process).Save(w.ctx(), saveOf("t", "cut"))
+		w.must(err)
+		_, err = w.pack(w.ctx(), w.store.Process, "t", tree{"a": "never named"})
+		w.must(err)
+		time.Sleep(core.CollectAge + core.LeaseLife)
+		p := w.store.NewProcess(mem.Faults{Before: func(_ context.Context, name string) {
+			if strings.HasPrefix(name, "delete object") {
+				w.store.SetControl(core.Control{Frozen: true})
+			}
+		}})
+		report, err := w.keeper(p).Collect(w.ctx(), core.CollectRequest{ThreadKey: thread("t"), Apply: true})
+		if err != nil || report.Garbage < 2 || report.Deleted != 1 || report.Withheld != core.WithheldFrozen {
+			t.Errorf("%+v, %v after %v", report, err, p.Calls())
+		}
+		w.store.SetControl(core.Control{Mode: core.Observe})
+		before := p.Calls()
+		report, err = w.keeper(p).Collect(w.ctx(), core.CollectRequest{ThreadKey: thread("t"), Apply: true})
+		if err != nil || report.Garbage != 1 || report.Deleted != 0 || report.Withheld != core.WithheldObserve || slices.Contains(p.Calls()[len(before):], "acquire lease") {
+			t.Errorf("observing: %+v, %v after %v", report, err, p.Calls()[len(before):])
+		}
+	})
 }
 
 // TestAFreezeBetweenClaimAndEndIsHonoured: whoever destroys marks, then reads (I13).

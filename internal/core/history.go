@@ -79,7 +79,8 @@ func (k *Keeper) Diff(ctx context.Context, key ThreadKey, a, b CheckpointID, lim
 }
 
 // DeleteHead takes a thread's newest checkpoint away; the newest older one that is left
-// becomes head, or none (CP-11). It returns the new head.
+// becomes head, or none (CP-11). It returns the new head. While the installation is frozen,
+// or a run of the thread held, it is refused as that.
 func (k *Keeper) DeleteHead(ctx context.Context, key ThreadKey, id CheckpointID) (head CheckpointID, err error) {
 	if err := cmp.Or(checkThread(key), checkCheckpoint(key.Tenant, id)); err != nil {
 		return "", err
@@ -113,6 +114,9 @@ func (k *Keeper) DeleteHeadUnder(ctx context.Context, w Writer, id CheckpointID)
 			t.Checkpoint = c
 		}
 	}
+	if err := k.allowed(ctx, t.Name(), w.ThreadKey, ofWish); err != nil {
+		return "", err
+	}
 	t.Next, t.Now = before(all, t.Checkpoint), nowMillis() // to read took its time
 	if err := k.Threads.DeleteHead(ctx, t); err != nil {
 		return "", err
@@ -136,7 +140,8 @@ func before(all []Checkpoint, c Checkpoint) *Checkpoint {
 }
 
 // Keep is retention: it takes a thread's checkpoints away but for the head, the newest
-// ones, and those that somebody named, and tells which. Objects go at the next
+// ones, and those that somebody named, and tells which. It is refused as "observe", "frozen" or "held"
+// where an operator keeps it back. Objects go at the next
 // collection. The parent of one that stays may be gone then: what was made from what is
 // not rewritten, and what a checkpoint needs it lists itself.
 func (k *Keeper) Keep(ctx context.Context, q KeepRequest) (removed []CheckpointID, err error) {
@@ -145,6 +150,10 @@ func (k *Keeper) Keep(ctx context.Context, q KeepRequest) (removed []CheckpointI
 	}
 	if q.Newest < 1 {
 		return nil, invalid("invalid-newest", "want at least 1, got %d", q.Newest)
+	}
+	// An installation that observes writes nothing, not even a lease.
+	if why, err := k.settings(ctx, ofRetention); err != nil || why != "" {
+		return nil, cmp.Or(err, refuse("keep", "thread "+q.ThreadKey.String(), why))
 	}
 	err = k.under(ctx, q.ThreadKey, OwnerCollect+rand.Text(), func(w Writer) error {
 		removed, err = k.trim(ctx, w, q.Newest)
@@ -167,6 +176,9 @@ func (k *Keeper) trim(ctx context.Context, w Writer, newest int) (removed []Chec
 	})
 	for some := range slices.Chunk(old, MaxTrim) {
 		if err := k.renew(ctx, w); err != nil {
+			return removed, err
+		}
+		if err := k.allowed(ctx, "keep", w.ThreadKey, ofRetention); err != nil {
 			return removed, err
 		}
 		if err := k.Threads.Trim(ctx, Trim{Writer: w, Now: nowMillis(), Checkpoints: some}); err != nil {

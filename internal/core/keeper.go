@@ -180,13 +180,17 @@ type CollectReport struct {
 	Missing   int   `json:"missing"` // needed, but not there: something is broken
 	Unpinned  int   `json:"unpinned"`
 	More      bool  `json:"more,omitempty"` // Most was reached
+	// Withheld says why nothing was removed although that was asked for: observe, frozen
+	// or held. The counts are those of a plan then.
+	Withheld string `json:"withheld,omitempty"`
 }
 
 // CollectAllReport is what became of the collection of every thread.
 type CollectAllReport struct {
 	Threads   int   `json:"threads"`
 	Collected int   `json:"collected"`
-	Busy      int   `json:"busy"` // with a writer; theirs comes another day
+	Busy      int   `json:"busy"`     // with a writer; theirs comes another day
+	Withheld  int   `json:"withheld"` // of which nothing is removed: observed, frozen or held
 	Failed    int   `json:"failed"`
 	Deleted   int   `json:"deleted"`
 	Reclaimed int64 `json:"reclaimed"` // bytes
@@ -217,6 +221,9 @@ type Keeper struct {
 	Blobs     Blobs
 	Manifests ManifestReader
 	Sandboxes Sandboxes
+	Controls  Controls      // asked before anything is removed or replaced, as are the holds of
+	Runs      Runs          // the runs
+	History   ThreadHistory // of a thread
 	Agents    JobStarter
 	URL       AgentURL
 	Queue     ReclaimQueue // may be nil: nobody waits

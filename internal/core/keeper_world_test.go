@@ -52,7 +52,7 @@ func newKeeping(t *testing.T) *keeping {
 
 func (w *keeping) keeper(p *mem.Process) *core.Keeper {
 	return &core.Keeper{
-		Threads: p, Objects: p, Blobs: p, Manifests: archive.Reader{}, Sandboxes: p, Agents: starter{w, p}, URL: fixedURL{}, Queue: p,
+		Threads: p, Objects: p, Blobs: p, Manifests: archive.Reader{}, Sandboxes: p, Controls: p, Runs: p, History: p, Agents: starter{w, p}, URL: fixedURL{}, Queue: p,
 	}
 }
 

@@ -683,7 +683,7 @@ func TestReclaimWithTheKeeper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := oweCheckpoint(t, core.ReclaimEnd)
 		k := &keeper{}
-		k.Keeper = &core.Keeper{Threads: o.store, Sandboxes: o.store, Agents: k, URL: k, Queue: o.store}
+		k.Keeper = &core.Keeper{Threads: o.store, Sandboxes: o.store, Controls: o.store, Runs: o.store, History: o.store, Agents: k, URL: k, Queue: o.store}
 		o.keeper = k
 		o.expect(o.job, core.ReclaimCapturing, false)
 		o.expect(o.job, core.ReclaimCapturing, false) // a duplicate begins nothing

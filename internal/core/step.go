@@ -55,7 +55,8 @@ func (k *Keeper) Save(ctx context.Context, q SaveRequest) (StepReport, error) {
 }
 
 // Restore begins to bring a checkpoint back, or to read it back where it is to be
-// verified, or tells how far it is.
+// verified, or tells how far it is. Into a sandbox that somebody has worked in, under a
+// lease of its own, it is refused as "frozen" or "held" while an operator keeps it back.
 func (k *Keeper) Restore(ctx context.Context, q RestoreRequest) (StepReport, error) {
 	r := stepRequest{
 		ThreadKey: q.ThreadKey, id: q.ID, kind: StepRestore, run: q.Run, owner: cmp.Or(q.Owner, OwnerSave+string(q.ID)),
@@ -138,6 +139,10 @@ func (k *Keeper) begun(ctx context.Context, q stepRequest) (StepReport, error) {
 	return StepReport{}, refuse(string(q.kind), "thread "+q.ThreadKey.String(), "step-busy")
 }
 
+// replaces reports whether the step replaces what is in a sandbox. A run's host restores
+// under the run's lease, before the agent begins, where nothing is yet.
+func (q stepRequest) replaces() bool { return q.kind == StepRestore && releases(q.owner) }
+
 // mine is the thread's step, if it is the one that is asked for.
 func (q stepRequest) mine(th Thread) *Step {
 	if th.Step == nil || th.Step.ID != q.id || th.Step.Kind != q.kind {
@@ -197,6 +202,9 @@ func reportOf(s Step) StepReport {
 // begin records a step under the lease and starts its agent.
 func (k *Keeper) begin(ctx context.Context, q stepRequest, th Thread) (StepReport, error) {
 	at, err := k.target(ctx, q)
+	if err == nil && q.replaces() {
+		err = k.allowed(ctx, string(q.kind), q.ThreadKey, ofWish)
+	}
 	if err != nil {
 		return StepReport{}, err
 	}

@@ -28,6 +28,7 @@ type world struct {
 	copies     bool // the provider takes snapshots
 	functions  bool // hooks are told
 	notices    []core.Notice
+	keeping    *keeping // of checkpoints, once it is asked for
 }
 
 // Announce notes what is told to other systems.

@@ -62,4 +62,5 @@ var LogKeys = []LogKey{
 	{"threads", "How many threads there are."},
 	{"tool", "Its name."},
 	{"turned", "Attachments lapsed and cancels due."},
+	{"withheld", "Threads of which nothing is removed: observed, frozen or held."},
 }

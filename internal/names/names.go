@@ -77,7 +77,7 @@ var Values = map[Key][]string{Mode: {ModeObserve, ModeEnforce}, OnFailure: {Fail
 var Env = map[Function][]Key{
 	Reap:       {RunsTable, SandboxesTable, LogBucket, Cluster, ReclaimQueue, ShardQueue, EventBus, ProbeFunction, Install, Limits, Mode, Places},
 	Probe:      {SandboxesTable, Install, Places},
-	Checkpoint: {CheckpointsTable, SandboxesTable, LogBucket, ReclaimQueue, CheckpointFunction, KeepCheckpoints, Install, Places},
+	Checkpoint: {RunsTable, CheckpointsTable, SandboxesTable, LogBucket, ReclaimQueue, CheckpointFunction, KeepCheckpoints, Install, Mode, Places},
 	Reclaim:    {RunsTable, SandboxesTable, CheckpointsTable, CheckpointFunction, HostFunctions, EventBus, Install, Limits, Mode, OnFailure, Places},
 	Tools:      {RunsTable, LogBucket, ReapFunction, HostFunctions, Install},
 	Session: {

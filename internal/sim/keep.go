@@ -50,7 +50,7 @@ const objectAge = 4 * time.Minute
 func (w *world) keeper(a *actor) *core.Keeper {
 	p := w.ports(a)
 	return &core.Keeper{
-		Threads: p, Objects: aged{p}, Blobs: p, Manifests: roots{}, Sandboxes: p, Agents: jobs{w.tasks(a)}, URL: w, Queue: p, Width: 1,
+		Threads: p, Objects: aged{p}, Blobs: p, Manifests: roots{}, Sandboxes: p, Controls: p, Runs: p, History: p, Agents: jobs{w.tasks(a)}, URL: w, Queue: p, Width: 1,
 	}
 }
 
