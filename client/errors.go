@@ -23,6 +23,7 @@ const (
 	ThreadBusy        Code = "thread-busy"        // the thread's sandbox has another live run
 	Frozen            Code = "frozen"             // an operator froze the installation
 	Quota             Code = "quota"              // the tenant has as many sandboxes as it may
+	SpendCap          Code = "spend-cap"          // the tenant has spent what it may this month
 	StillProducing    Code = "still-producing"    // finish before the agent's end
 	JournalStalled    Code = "journal-stalled"    // not one byte of output yet
 	Busy              Code = "busy"               // somebody else reads the sandbox: again later

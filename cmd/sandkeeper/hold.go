@@ -117,18 +117,25 @@ func (c *releaseCommand) Run(ctx context.Context, in *installation, out *console
 	return a.Run(ctx, in, out)
 }
 
-// extendCommand gives a run more time.
+// extendCommand gives a run more time, or lets it cost more.
 type extendCommand struct {
 	oneRun
 	reason
 	rehearsal
-	TTL span `xor:"ttl" required:"" help:"May stay detached this long in all, like 12h or 2d." placeholder:"DURATION"`
-	By  span `xor:"ttl" required:"" help:"May stay detached this much longer than now." placeholder:"DURATION"`
+	TTL      span    `xor:"ttl" required:"" help:"May stay detached this long in all, like 12h or 2d." placeholder:"DURATION"`
+	By       span    `xor:"ttl" required:"" help:"May stay detached this much longer than now." placeholder:"DURATION"`
+	SpendCap float64 `xor:"ttl" required:"" help:"May cost this much in all, by list price from its start on." placeholder:"DOLLARS"`
 }
 
 // Run extends it.
 func (c *extendCommand) Run(ctx context.Context, in *installation, out *console.Console) error {
 	return acting{op: "extend", run: c.oneRun, why: c.Why, dryRun: c.DryRun, do: func(o *core.Operator, key core.RunKey, by core.By) error {
+		if c.SpendCap != 0 {
+			if !(c.SpendCap > 0 && c.SpendCap <= core.MostDollars.USD()) {
+				return badInput("extend: spend cap: want dollars above 0, up to %.0f, got %g", core.MostDollars.USD(), c.SpendCap)
+			}
+			return o.ExtendSpend(ctx, key, core.DollarsOf(c.SpendCap), by)
+		}
 		ttl := c.TTL.duration()
 		if c.By != 0 {
 			r, err := o.Runs.Run(ctx, key)

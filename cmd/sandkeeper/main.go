@@ -27,7 +27,7 @@ type commands struct {
 
 	Hold    holdCommand    `cmd:"" group:"acts" help:"Keep a run's sandbox from expiry and reclaim."`
 	Release releaseCommand `cmd:"" group:"acts" help:"Take a hold back."`
-	Extend  extendCommand  `cmd:"" group:"acts" help:"Let a run stay detached longer."`
+	Extend  extendCommand  `cmd:"" group:"acts" help:"Let a run stay detached longer, or cost more."`
 	Kill    killCommand    `cmd:"" group:"acts" help:"Ask for the end of a run and its agent."`
 	Freeze  freezeCommand  `cmd:"" group:"acts" help:"Stop all stopping, now."`
 	Thaw    thawCommand    `cmd:"" group:"acts" help:"Take a freeze back and reset the breaker."`

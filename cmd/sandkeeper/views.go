@@ -71,6 +71,10 @@ type runView struct {
 	LogEnd           int64           `json:"logEnd"`
 	Transcript       *transcriptView `json:"transcript,omitempty"`
 	TTLSeconds       int64           `json:"ttlSeconds,omitempty"`
+	TimeLimit        string          `json:"timeLimit"` // how long it may stay without a host: its own, else the installation's
+	SpendCapUSD      float64         `json:"spendCapUSD,omitempty"`
+	HourlyUSD        float64         `json:"hourlyUSD,omitempty"` // of its task, where somebody has asked
+	SpentUSD         float64         `json:"spentUSD,omitempty"`
 	Hold             *holdView       `json:"hold,omitempty"`
 
 	Checkpoint      *checkpointView     `json:"checkpoint,omitempty"`
@@ -131,6 +135,8 @@ func viewRun(r core.Run, now core.Millis, l core.Limits) runView {
 		Reclaim: r.Reclaim, ReclaimSince: stamp(r.ReclaimSince), ReclaimAttempts: r.ReclaimAttempts, ReclaimOutcome: r.ReclaimOutcome,
 		KeptUntil: stamp(r.ExpiresAt), TaskStoppedAt: stamp(r.TaskStoppedAt), ExitedAt: stamp(r.ExitedAt), ExpiresAt: stamp(expiry(r, l)),
 	}
+	v.TimeLimit = secondsOr(r.TTLSeconds, l.RunTTL).String()
+	v.SpendCapUSD, v.HourlyUSD, v.SpentUSD = core.RunCap(r, l).USD(), r.Price.USD(), core.RunSpent(r, r.Price, now).USD()
 	if r.Row.Due() {
 		v.DueAt = stamp(r.DueAt)
 	}
@@ -194,7 +200,7 @@ func (v runView) pairs() [][2]string {
 	pairs = append(pairs, [][2]string{
 		{"definition", v.Definition}, {"instance", string(v.Instance)}, {"task", v.TaskARN}, {"container", v.Container},
 		{"epoch", strconv.FormatInt(v.Epoch, 10)}, {"claimed until", v.ClaimUntil.String()}, {"attached until", v.AttachedUntil.String()},
-		{"detached since", v.DetachedSince.String()}, {"paused since", v.InterruptedSince.String()}, {"expires", v.ExpiresAt.String()},
+		{"detached since", v.DetachedSince.String()}, {"paused since", v.InterruptedSince.String()}, {"time limit", timeText(v)}, {"expires", v.ExpiresAt.String()}, {"spend cap", capText(v)},
 		{"cancel asked for", v.CancelRequested.String()}, {"due", dueText(v)}, {"saved", fmt.Sprintf("%d bytes", v.LogEnd)},
 	}...)
 	if t := v.Transcript; t != nil {
@@ -210,6 +216,32 @@ func (v runView) pairs() [][2]string {
 		pairs = append(pairs, [2]string{"checkpoint", strings.TrimSpace(fmt.Sprintf("%s %s %s", c.State, c.ID, c.Why))})
 	}
 	return append(pairs, [2]string{"reclaim", reclaimText(v)}, [2]string{"kept until", v.KeptUntil.String()})
+}
+
+// timeText is how long a run may stay without a host, and whose word that is.
+func timeText(v runView) string {
+	switch {
+	case v.Status.Terminal():
+		return ""
+	case v.TTLSeconds != 0:
+		return v.TimeLimit + " without a host"
+	}
+	return v.TimeLimit + " without a host, the installation's"
+}
+
+// capText is what a run may cost, and costs.
+func capText(v runView) string {
+	var spent string
+	if v.HourlyUSD != 0 {
+		spent = fmt.Sprintf("%s by now, at %s an hour", dollars(v.SpentUSD), dollars(v.HourlyUSD))
+	}
+	switch {
+	case v.SpendCapUSD == 0:
+		return spent
+	case spent == "":
+		return dollars(v.SpendCapUSD) + "; what its task costs is not known"
+	}
+	return dollars(v.SpendCapUSD) + "; " + spent
 }
 
 func dueText(v runView) string {

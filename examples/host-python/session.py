@@ -276,6 +276,19 @@ class SourcePlan(TypedDict):
     repository: str
 
 
+class SpendView(TypedDict):
+    """
+    SpendView is what a run and its tenant have cost by now, as hosts see it; dollars.
+    """
+
+    capAt: NotRequired[int]
+    capUSD: NotRequired[float]
+    over: NotRequired[bool]
+    tenantCapUSD: NotRequired[float]
+    tenantUSD: NotRequired[float]
+    usd: float
+
+
 class StartReport(TypedDict):
     """
     StartReport is the answer of start.
@@ -416,6 +429,7 @@ class RenewReport(TypedDict):
 
     cancel: NotRequired[bool]
     run: RunView
+    spend: NotRequired[SpendView]
     writer: NotRequired[str]
 
 
@@ -482,6 +496,7 @@ class Definition(TypedDict):
     runTtlSeconds: NotRequired[int]
     secrets: NotRequired[list[str | SecretPlan]]
     snapshots: NotRequired[Literal['', 'none', 'after-setup', 'after-run']]
+    spendCapUSD: NotRequired[float]
     task: TaskTemplate
     tools: NotRequired[list[ToolPlan]]
     version: int

@@ -31,7 +31,7 @@ func wire(b *boot.Boot) *core.Sweep {
 	return &core.Sweep{
 		Runs: runs, Index: runs, Notes: runs,
 		Log:       &core.LogWriter{Log: runs, Blobs: blobs, Inline: limits.InlineSegment, Retention: limits.Retention + names.SegmentsOutlive},
-		Sandboxes: boxes, Ledger: boxes, Due: boxes, Breaker: boxes, Cursors: boxes, Budget: boxes,
+		Sandboxes: boxes, Ledger: boxes, Due: boxes, Breaker: boxes, Cursors: boxes, Budget: boxes, Meters: boxes,
 		Controls: core.ModeDefault{Controls: boxes, Mode: core.Mode(b.Get(names.Mode))},
 		Tasks:    tasks, Lister: tasks, Prober: probe, Journals: probe,
 		Uploader:  core.GrantedUploader{Pusher: probe, Grants: blobs},

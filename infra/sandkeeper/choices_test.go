@@ -43,7 +43,7 @@ var choiceTests = []struct {
 	{"scheduleMinutes", func(t *testing.T, of, _ template) {
 		same(t, "rate", of.one(t, "AWS::Scheduler::Schedule", names.TickSchedule).Properties["ScheduleExpression"], "rate(2 minutes)")
 	}},
-	{"runTTL pauseTTL idleTTL retention checkpointHold breakerMost breakerWindow", func(t *testing.T, of, _ template) { theirLimits(t, of) }},
+	{"runTTL pauseTTL idleTTL retention checkpointHold breakerMost breakerWindow expiringBefore runSpendCap tenantSpendCap", func(t *testing.T, of, _ template) { theirLimits(t, of) }},
 	{"mode", inEnvironment(names.Mode, names.ModeEnforce)},
 	{"onCheckpointFailure", inEnvironment(names.OnFailure, names.FailureRelease)},
 	{"keepCheckpoints", inEnvironment(names.KeepCheckpoints, "7")},
@@ -138,7 +138,7 @@ func TestEveryChoiceIsInTheTemplate(t *testing.T) {
 	of := chosen(t, map[string]any{
 		"install": "staging", "vpc": "vpc-1", "subnets": "subnet-1, subnet-2", "securityGroup": "sg-1", "cluster": "theirs",
 		"taskFamilies": "coder,tester", "taskRoles": aRole, "taskTags": "team=agents", "sandboxImage": "registry.example/coder:1", "scheduleMinutes": "2",
-		"runTTL": "36h", "pauseTTL": "48h", "idleTTL": "5m", "retention": "7d", "checkpointHold": "1h", "breakerMost": 3, "breakerWindow": "20m",
+		"runTTL": "36h", "pauseTTL": "48h", "idleTTL": "5m", "retention": "7d", "checkpointHold": "1h", "breakerMost": 3, "breakerWindow": "20m", "expiringBefore": "1h", "runSpendCap": "2.5", "tenantSpendCap": 400,
 		"mode": names.ModeEnforce, "onCheckpointFailure": names.FailureRelease, "keepCheckpoints": 7, "sandboxesPerTenant": 9, "tenants": `{"acme":["acme"]}`,
 		"eventBus": "theirs", "hostFunctions": "search", "secretArns": aSecret + "," + aParameter, "checkpointConcurrency": 11, "toolsConcurrency": 12,
 		"permissionsBoundary": aBoundary, "logDays": 90, "logClass": "infrequent", "monitoring": false, "tracing": true, "removal": "destroy",
@@ -241,7 +241,7 @@ func theirTasks(t *testing.T, of template) {
 }
 
 func theirLimits(t *testing.T, of template) {
-	const want = `{"breakerMost":3,"breakerWindow":"20m","checkpointHold":"1h","idleTTL":"5m","pauseTTL":"48h","retention":"7d","runTTL":"36h"}`
+	const want = `{"breakerMost":3,"breakerWindow":"20m","checkpointHold":"1h","expiringBefore":"1h","idleTTL":"5m","pauseTTL":"48h","retention":"7d","runSpendCap":2.5,"runTTL":"36h","tenantSpendCap":400}`
 	for _, f := range names.Functions {
 		if slices.Contains(names.Env[f], names.Limits) {
 			env := at(of.one(t, "AWS::Lambda::Function", string(f)).Properties, "Environment", "Variables")

@@ -265,13 +265,18 @@ func (c reader) spokes() []core.Spoke {
 // limits are those that are there.
 func (c reader) limits() map[string]any {
 	out := map[string]any{}
-	for _, name := range []string{"runTTL", "pauseTTL", "idleTTL", "retention", "checkpointHold", "breakerWindow"} {
+	for _, name := range []string{"runTTL", "pauseTTL", "idleTTL", "retention", "checkpointHold", "breakerWindow", "expiringBefore"} {
 		if text := c.text(name); text != "" {
 			out[name] = text
 		}
 	}
 	if n := c.whole("breakerMost"); n != 0 {
 		out["breakerMost"] = n
+	}
+	for _, name := range []string{"runSpendCap", "tenantSpendCap"} {
+		if usd := c.number(name); usd != 0 {
+			out[name] = usd
+		}
 	}
 	return out
 }

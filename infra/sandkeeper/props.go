@@ -68,8 +68,9 @@ type Props struct {
 	// ScheduleMinutes is how often reap sweeps, at most every third minute. Default: each.
 	ScheduleMinutes int
 	// Limits are the limits that differ from core.DefaultLimits, as core.ReadLimits reads
-	// them: runTTL, pauseTTL, idleTTL, retention, checkpointHold, breakerWindow as
-	// durations, breakerMost as a number.
+	// them: runTTL, pauseTTL, idleTTL, retention, checkpointHold, breakerWindow,
+	// expiringBefore as durations, breakerMost as a number, runSpendCap and
+	// tenantSpendCap as dollars by list price, of a run and of a tenant's month.
 	Limits map[string]any
 
 	// Key is the ARN of a KMS key for tables, bucket, queues and logs. Its policy must let

@@ -119,7 +119,7 @@ func TestOthersAreTold(t *testing.T) {
 			core.NoticeExpired:   {"expired", "soon", "traps"},
 			core.NoticeLost:      {"dead-task"},
 			core.NoticeHeld:      {"held"},
-			core.NoticeExpiring:  {"held", "soon"},
+			core.NoticeExpiring:  {"soon"},
 		} {
 			if got := w.told(kind); !slices.Equal(got, want) {
 				t.Errorf("%s told of %v, want %v", kind, got, want)

@@ -44,11 +44,14 @@ type policy struct {
 	control Control
 	acts    bool // the sweep may write: it enforces, and is no plan
 	named   bool // the runs were asked for by name
+	// spending is what the runs' tenants have spent, where they have a cap; one that is
+	// not there is not known, and stops nothing.
+	spending map[TenantID]Spending
 }
 
 // decide says what becomes of r at now. It is the whole of the sweep's judgement
-// (DESIGN 5.2), in this order: terminal; sealed; ending or cancelled; expired and not
-// held; task gone; never launched; else what the journal says.
+// (DESIGN 5.2), in this order: terminal; sealed; ending or cancelled; expired, or its
+// spend cap reached, and not held; task gone; never launched; else what the journal says.
 func decide(r Run, e evidence, now Millis, p policy) decision {
 	switch {
 	case r.Status.Terminal():
@@ -64,7 +67,7 @@ func decide(r Run, e evidence, now Millis, p policy) decision {
 	case !e.asked:
 		return decision{act: actAsk}
 	}
-	if reason := ending(r, now, p); reason != "" {
+	if reason := ending(r, e, now, p); reason != "" {
 		if reason != EndCancelled && p.control.Blocked() {
 			return decision{act: actLeave, outcome: Held, why: stopped(p.control)}
 		}
@@ -77,16 +80,37 @@ func decide(r Run, e evidence, now Millis, p policy) decision {
 }
 
 // ending names why r has to end, whatever its agent does, or "".
-func ending(r Run, now Millis, p policy) EndReason {
+func ending(r Run, e evidence, now Millis, p policy) EndReason {
 	switch {
 	case r.Ending != nil:
 		return r.Ending.Reason
 	case r.CancelRequested != 0:
 		return EndCancelled
-	case expired(r, now, p.limits) && !r.Hold.Live(now) && !p.control.Blocked():
+	case r.Hold.Live(now) || p.control.Blocked():
+		return ""
+	}
+	return overdue(r, e, now, p)
+}
+
+// overdue names the limit of r that is reached, whatever keeps it from its end, or "".
+func overdue(r Run, e evidence, now Millis, p policy) EndReason {
+	switch {
+	case expired(r, now, p.limits):
 		return EndExpired
+	case overspent(r, e, now, p):
+		return EndSpendCap
 	}
 	return ""
+}
+
+// overspent is inclusive, as expired is. Where no price is known, nothing is spent; and
+// what its tenant has spent is no reason to end a run that has no task.
+func overspent(r Run, e evidence, now Millis, p policy) bool {
+	if r.TaskARN == "" {
+		return false
+	}
+	at := capAt(r, priceOf(r, e.task.Size), p.limits)
+	return at != 0 && now >= at || p.spending[r.Tenant].over(p.limits.TenantSpendCap)
 }
 
 // expired is inclusive: a run whose time is exactly over is expired (RP-3).
@@ -191,9 +215,9 @@ func probed(r Run, e evidence, now Millis, p policy) decision {
 		return decision{act: actLeave, outcome: Unknown, healing: reply.Healing, why: reply.Reason}
 	case e.note.sure(reply.Dead, now, p.limits):
 		return died(reply.Dead, p)
-	case expired(r, now, p.limits) && r.Hold.Live(now):
+	case overdue(r, e, now, p) != "" && r.Hold.Live(now):
 		return decision{act: actLeave, outcome: Held, why: "held"}
-	case expired(r, now, p.limits) && p.control.Blocked():
+	case overdue(r, e, now, p) != "" && p.control.Blocked():
 		return decision{act: actLeave, outcome: Held, why: stopped(p.control)}
 	case reply.Dead != NotDead:
 		return decision{act: actLeave, outcome: Producing, why: "dead-" + string(reply.Dead) + "-once"}

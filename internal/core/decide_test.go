@@ -23,6 +23,8 @@ type judgement struct {
 	want    core.Outcome
 	why     string
 	asked   bool // its journal was
+	limits  func(l *core.Limits)
+	meters  core.Meters
 }
 
 var (
@@ -208,7 +210,11 @@ func (j judgement) check(t *testing.T) {
 	if j.row != "" {
 		w.store.SeedRow(core.LedgerRow{Instance: r.Instance, State: j.row, Provider: "fargate", LaunchUntil: 1})
 	}
+	if j.limits != nil {
+		j.limits(&w.limits)
+	}
 	s := w.sweep(w.store.Process)
+	s.Meters = j.meters
 	d := &judged{TaskDescriber: s.Tasks, Prober: s.Prober, j: j}
 	s.Tasks, s.Prober = d, d
 	report, err := s.Run(t.Context(), core.SweepRequest{Mode: core.ModePlan, Runs: []core.RunKey{r.RunKey, key("beside")}})

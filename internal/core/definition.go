@@ -25,6 +25,9 @@ type Definition struct {
 	// as long as it lives.
 	MaxAgeSeconds int64 `json:"maxAgeSeconds,omitempty"`
 	RunTTLSeconds int64 `json:"runTtlSeconds,omitempty"` // after the detach; zero: the installation's
+	// SpendCapUSD is what a run may cost, in dollars, by list price from its start on;
+	// zero: the installation's cap.
+	SpendCapUSD float64 `json:"spendCapUSD,omitempty"`
 	// PauseTTLSeconds is how long a run may stay paused; zero: the installation's time.
 	PauseTTLSeconds int64 `json:"pauseTtlSeconds,omitempty"`
 	// OnLapse is what becomes of a run whose host stopped renewing: detach, the default,
@@ -191,6 +194,9 @@ func (d Definition) checkLives() error {
 	}
 	if len(d.Capture.Policy) > maxCapture {
 		return fmt.Errorf("capture.policy: want at most %d bytes, got %d", maxCapture, len(d.Capture.Policy))
+	}
+	if !(d.SpendCapUSD >= 0 && d.SpendCapUSD <= MostDollars.USD()) {
+		return fmt.Errorf("spendCapUSD: want 0 to %.0f, got %g", MostDollars.USD(), d.SpendCapUSD)
 	}
 	if d.Capture.MaxBytes < 0 {
 		return fmt.Errorf("capture.maxBytes: want 0 or more, got %d", d.Capture.MaxBytes)

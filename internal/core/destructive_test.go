@@ -37,6 +37,29 @@ var destructive = map[string]path{
 		site: "Sweep.end: Terminate", setUp: pastItsTime, attempt: sweepOnly,
 		destroyed: func(w *world) bool { return !w.fleet.Alive("r") }, blockedBy: strings.Fields(everything),
 	},
+	"the agent of a run is ended whose spend cap is reached": {
+		site: "Sweep.end: Terminate",
+		setUp: func(w *world) {
+			w.limits.RunSpendCap = hourly
+			w.left("r", "works\n")
+			time.Sleep(time.Hour)
+		},
+		attempt: sweepOnly, destroyed: func(w *world) bool { return !w.fleet.Alive("r") }, blockedBy: strings.Fields(everything),
+	},
+	"the agent of a run is ended whose tenant's spend cap is reached": {
+		site: "Sweep.end: Terminate",
+		setUp: func(w *world) {
+			w.limits.TenantSpendCap = hourly
+			w.begin("r", nil)
+			session := &core.Session{Launcher: w.launcher(w.store.Process)}
+			if _, err := session.Renew(w.t.Context(), core.HostRequest{RunKey: key("r"), Host: hostNonce("r")}); err != nil {
+				w.t.Fatal(err)
+			}
+			w.detach("r")
+			time.Sleep(time.Hour)
+		},
+		attempt: sweepOnly, destroyed: func(w *world) bool { return !w.fleet.Alive("r") }, blockedBy: strings.Fields(everything),
+	},
 	"a cancelled run's agent is ended": {
 		site: "Sweep.end: Terminate",
 		setUp: func(w *world) {
@@ -65,6 +88,14 @@ var destructive = map[string]path{
 	"an expired run's task is stopped": {
 		site: "Reclaimer.stopTask: Stop", setUp: func(w *world) { closedBySweep(w, func() { time.Sleep(w.limits.RunTTL) }) }, attempt: reclaimOnly,
 		destroyed: noTask, blockedBy: strings.Fields(everything),
+	},
+	"the task of a run is stopped that was ended for its spend cap": {
+		site: "Reclaimer.stopTask: Stop",
+		setUp: func(w *world) {
+			w.limits.RunSpendCap = hourly
+			closedBySweep(w, func() { time.Sleep(time.Hour) })
+		},
+		attempt: reclaimOnly, destroyed: noTask, blockedBy: strings.Fields(everything),
 	},
 	"an idle sandbox's task is stopped": {
 		site: "Reclaimer.condemn: Condemn",

@@ -168,7 +168,7 @@ func (s *Sweep) holding(r Run) *Sweep {
 func claimOf(j job, now Millis, l Limits) Claim {
 	c := Claim{
 		Seen: j.run.Epoch, Since: j.run.DetachedSince, Nonce: rand.Text(), Now: now, Until: now.Add(l.ClaimLease),
-		TTLSeconds: j.run.TTLSeconds, Instance: j.run.Instance, TaskARN: j.run.TaskARN,
+		TTLSeconds: j.run.TTLSeconds, SpendCap: j.run.SpendCap, Instance: j.run.Instance, TaskARN: j.run.TaskARN,
 	}
 	if j.run.Status == Interrupted {
 		c.Paused, c.Since = true, j.run.InterruptedSince
@@ -606,6 +606,8 @@ func unsealedStatus(reason EndReason, why string) (Status, *RunError) {
 	switch reason {
 	case EndExpired:
 		return Aborted, &RunError{Code: string(reason), Message: "the run's time was over"}
+	case EndSpendCap:
+		return Aborted, &RunError{Code: string(reason), Message: "the run's or its tenant's spend cap was reached"}
 	case EndCancelled:
 		return Aborted, &RunError{Code: string(reason), Message: "a user cancelled the run"}
 	case EndDied:
@@ -632,7 +634,7 @@ func outcomeOf(r Run, d decision) Outcome {
 		return Producing
 	}
 	switch reasonOf(r, d) {
-	case EndExpired:
+	case EndExpired, EndSpendCap:
 		return Expired
 	case EndCancelled, EndFailed:
 		return Cancelled

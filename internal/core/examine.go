@@ -27,6 +27,7 @@ func (s *Sweep) examine(ctx context.Context, runs []Run, p policy, begun time.Ti
 	s.askTasks(ctx, runs, evidences, p)
 	s.askJournals(ctx, runs, evidences, p, begun, report)
 	s.takeNotes(ctx, runs, evidences, p, report)
+	s.warn(ctx, runs, evidences, p)
 	var jobs []job
 	for i, r := range runs {
 		d := decide(r, evidences[i], nowMillis(), p)
@@ -301,8 +302,7 @@ func (s *Sweep) sight(r Run, e evidence, p policy) sighting {
 	d := decide(r, e, now, p)
 	return sighting{
 		reply: e.probe, missing: e.task.Life == TaskMissing,
-		held:     d.act == actLeave && d.outcome == Held && d.why == "held",
-		expiring: d.act == actLeave && d.outcome == Producing && expired(r, now.Add(s.Limits.ExpiringBefore), s.Limits),
+		held: d.act == actLeave && d.outcome == Held && d.why == "held",
 	}
 }
 

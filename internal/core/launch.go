@@ -27,6 +27,7 @@ type Launcher struct {
 	Limits       Limits
 	Install      string
 	Quota        Quota
+	Meters       Meters // nil: no tenant's spending is metered
 }
 
 // RunRequest is what a host wants to run.
@@ -36,6 +37,7 @@ type RunRequest struct {
 	HostNonce  string // the host's own, the same when it repeats its start
 	Definition string
 	TTLSeconds int64
+	SpendCap   Dollars     // zero: the installation's
 	Reclaim    ReclaimKind // what its end owes; none: ReclaimEnd
 	OnLapse    OnLapse
 	Checkpoint CheckpointPolicy
@@ -77,6 +79,8 @@ func (l *Launcher) record(q RunRequest) (Run, error) {
 		return Run{}, fmt.Errorf("start run %s: want the host's nonce", q.RunKey)
 	case q.TTLSeconds < 0:
 		return Run{}, fmt.Errorf("start run %s: ttl: want seconds from 0 on, got %d", q.RunKey, q.TTLSeconds)
+	case q.SpendCap.check() != nil:
+		return Run{}, fmt.Errorf("start run %s: spend cap: %w", q.RunKey, q.SpendCap.check())
 	case !slices.Contains(CheckpointPolicies, q.Checkpoint):
 		return Run{}, fmt.Errorf("start run %s: checkpoint policy: want one of %q, got %.80q", q.RunKey, CheckpointPolicies, q.Checkpoint)
 	}
@@ -91,7 +95,7 @@ func (l *Launcher) record(q RunRequest) (Run, error) {
 	return Run{
 		RunKey: q.RunKey, Thread: q.Thread, Status: Running, StartedAt: now, Definition: q.Definition,
 		Row: RowLapse, DueAt: until, AttachedUntil: until, Epoch: 1, ClaimNonce: q.HostNonce,
-		Nonce: NewJournalNonce(), TTLSeconds: q.TTLSeconds, Reclaim: q.Reclaim, OnLapse: q.OnLapse,
+		Nonce: NewJournalNonce(), TTLSeconds: q.TTLSeconds, SpendCap: q.SpendCap, Reclaim: q.Reclaim, OnLapse: q.OnLapse,
 		CheckpointPolicy: q.Checkpoint, PauseSeconds: q.PauseSeconds, Capture: q.Capture,
 		Tools: q.Tools, Watched: q.Watched, Hooks: q.Hooks, Snapshots: q.Snapshots, IdleSeconds: q.IdleSeconds,
 	}, nil

@@ -62,6 +62,12 @@ type Limits struct {
 	NoteGap time.Duration
 	// ExpiringBefore is how long before its expiry a run is announced as expiring.
 	ExpiringBefore time.Duration
+	// RunSpendCap is what a run may cost, by list price from its start on, where neither
+	// the run nor its definition says; zero: any amount.
+	RunSpendCap Dollars
+	// TenantSpendCap is what a tenant's sandboxes may cost in a calendar month, UTC; zero:
+	// any amount.
+	TenantSpendCap Dollars
 	// Retention is how long an ended run's record and log stay.
 	Retention time.Duration
 	// LeakGrace is how old a task must be before an audit calls it leaked.
@@ -213,6 +219,7 @@ func (l Limits) Validate() error {
 		need(n > 0, "every size and width must be positive")
 	}
 	need(l.ProbeRate > 0 && l.Pace() <= 40, "the probe rate, spent in the time for new runs, must be above 0 and within the account's 40 a second")
+	need(l.RunSpendCap.check() == nil && l.TenantSpendCap.check() == nil, fmt.Sprintf("a spend cap must be from 0 to %.0f dollars", MostDollars.USD()))
 	need(l.RunBudget < l.ClaimLease, "a claim's lease must outlive the run budget, or sweeps duel")
 	need(l.ClaimLease < l.RunTTL, "a claim's lease must be shorter than the run TTL")
 	need(l.NewRunsFor < l.lastStart(), "the last run taken must fit into the sweep's timeout")

@@ -16,7 +16,11 @@ type limitChoices struct {
 	Retention      string `json:"retention"`
 	CheckpointHold string `json:"checkpointHold"`
 	BreakerWindow  string `json:"breakerWindow"`
+	ExpiringBefore string `json:"expiringBefore"`
 	BreakerMost    int    `json:"breakerMost"`
+	// Dollars.
+	RunSpendCap    float64 `json:"runSpendCap"`
+	TenantSpendCap float64 `json:"tenantSpendCap"`
 }
 
 // ReadLimits reads {"runTTL":"8h","breakerMost":50,…}: the default limits but for what an
@@ -34,7 +38,7 @@ func ReadLimits(text string) (Limits, error) {
 	}{
 		{"runTTL", chosen.RunTTL, &l.RunTTL}, {"pauseTTL", chosen.PauseTTL, &l.PauseTTL}, {"idleTTL", chosen.IdleTTL, &l.IdleTTL},
 		{"retention", chosen.Retention, &l.Retention}, {"checkpointHold", chosen.CheckpointHold, &l.CheckpointHold},
-		{"breakerWindow", chosen.BreakerWindow, &l.BreakerWindow},
+		{"breakerWindow", chosen.BreakerWindow, &l.BreakerWindow}, {"expiringBefore", chosen.ExpiringBefore, &l.ExpiringBefore},
 	} {
 		if c.text == "" {
 			continue
@@ -48,6 +52,12 @@ func ReadLimits(text string) (Limits, error) {
 	if chosen.BreakerMost != 0 {
 		l.BreakerMost = chosen.BreakerMost
 	}
+	for name, usd := range map[string]float64{"runSpendCap": chosen.RunSpendCap, "tenantSpendCap": chosen.TenantSpendCap} {
+		if !(usd >= 0 && usd <= MostDollars.USD()) {
+			return Limits{}, fmt.Errorf("read limits: %s: want dollars from 0 to %.0f, got %g", name, MostDollars.USD(), usd)
+		}
+	}
+	l.RunSpendCap, l.TenantSpendCap = DollarsOf(chosen.RunSpendCap), DollarsOf(chosen.TenantSpendCap)
 	if err := l.Validate(); err != nil {
 		return Limits{}, err
 	}

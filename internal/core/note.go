@@ -22,8 +22,10 @@ type Note struct {
 	EndFailing Millis // since when, without a break, its end is tried and its journal cannot be read
 	EndTried   Millis // when it was tried last
 
-	HeldSince     Millis // it would have ended, and is held
-	ExpiringSince Millis // its time is nearly over, and a warning was given
+	HeldSince Millis // it would have ended, and is held
+	// Warned is the end of which a warning was given: what [warning] names it by. A mark of
+	// it for another end than a later one stands for is of no account.
+	Warned Millis
 }
 
 // Dead is how a sandbox shows that no process of a run can still end its journal.
@@ -45,14 +47,16 @@ type Notes interface {
 	Note(ctx context.Context, key RunKey) (Note, error)
 	// PutNote replaces it. The last writer wins: a note decides nothing alone.
 	PutNote(ctx context.Context, key RunKey, n Note) error
+	// MarkWarned sets Warned alone, in one conditional request: it must be as read, or it
+	// is a [*RefusedError]: "warned".
+	MarkWarned(ctx context.Context, key RunKey, was, end Millis) error
 }
 
 // sighting is what one sweep saw of a run.
 type sighting struct {
-	reply    *ProbeReply
-	missing  bool
-	held     bool // decided: would end, is held
-	expiring bool // decided: works, and will expire soon
+	reply   *ProbeReply
+	missing bool
+	held    bool // decided: would end, is held
 }
 
 // after is the note once s was seen at now, and whether it must be written: a
@@ -66,7 +70,6 @@ func (n Note) after(s sighting, now Millis, l Limits) (Note, bool) {
 		next.Missing = now
 	}
 	next.HeldSince = since(s.held, n.HeldSince, now)
-	next.ExpiringSince = since(s.expiring, n.ExpiringSince, now)
 	dead, unknown := NotDead, false
 	if s.reply != nil {
 		dead, unknown = s.reply.Dead, s.reply.State == ProbeUnknown
@@ -115,7 +118,7 @@ func since(holds bool, before, now Millis) Millis {
 
 // worthNoting reports whether a sighting has anything for a note.
 func (s sighting) worthNoting() bool {
-	return s.missing || s.held || s.expiring || s.reply != nil && (s.reply.State == ProbeUnknown || s.reply.Dead != NotDead)
+	return s.missing || s.held || s.reply != nil && (s.reply.State == ProbeUnknown || s.reply.Dead != NotDead)
 }
 
 // sure reports whether an agent has been seen dead in this way for long enough.

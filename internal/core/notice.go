@@ -6,10 +6,10 @@ import "context"
 type NoticeType string
 
 // The types. They are for other systems, which need not poll then; the records stay
-// the truth, since an event may come twice or, after a crash, never.
+// the truth, since an event may come twice or, but for run.expiring, after a crash never.
 const (
 	NoticeFinalized NoticeType = "run.finalized"  // ended by itself, or cancelled
-	NoticeExpiring  NoticeType = "run.expiring"   // will expire soon
+	NoticeExpiring  NoticeType = "run.expiring"   // its time, or what it may cost, is nearly over; comes once at least
 	NoticeExpired   NoticeType = "run.expired"    // was ended: its time was over
 	NoticeLost      NoticeType = "run.lost"       // its task or its agent died
 	NoticeHeld      NoticeType = "run.held"       // would have ended, and is held
@@ -29,6 +29,11 @@ type Notice struct {
 	Reason   string   `json:"reason,omitempty"`
 	TaskARN  string   `json:"taskArn,omitempty"`
 	At       Millis   `json:"at"`
+
+	// Due is when the run will be ended, of run.expiring, as far as that is known; Command
+	// is what keeps it from that.
+	Due     Millis `json:"due,omitempty"`
+	Command string `json:"command,omitempty"`
 
 	// Checkpoint is how that of the run stands, of checkpoint.failed.
 	Checkpoint CheckpointState `json:"checkpoint,omitempty"`
@@ -58,13 +63,9 @@ func endNotice(r Run, e RunReport) Notice {
 // noticesOf announces the states that a note says have just begun.
 func noticesOf(r Run, before, after Note) []Notice {
 	var out []Notice
-	add := func(t NoticeType, began, was Millis) {
-		if began != 0 && was == 0 {
-			out = append(out, Notice{Type: t, RunKey: r.RunKey, Thread: r.Thread, Status: r.Status, TaskARN: r.TaskARN, At: began})
-		}
+	if began := after.HeldSince; began != 0 && before.HeldSince == 0 {
+		out = append(out, Notice{Type: NoticeHeld, RunKey: r.RunKey, Thread: r.Thread, Status: r.Status, TaskARN: r.TaskARN, At: began})
 	}
-	add(NoticeHeld, after.HeldSince, before.HeldSince)
-	add(NoticeExpiring, after.ExpiringSince, before.ExpiringSince)
 	return out
 }
 

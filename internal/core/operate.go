@@ -231,6 +231,20 @@ func (o *Operator) Extend(ctx context.Context, key RunKey, seconds int64, by By)
 	return nil
 }
 
+// ExtendSpend lets a run cost that much in all, from its start on.
+func (o *Operator) ExtendSpend(ctx context.Context, key RunKey, most Dollars, by By) error {
+	if most <= 0 || most > MostDollars {
+		return fmt.Errorf("extend run %s: spend cap: want dollars above 0, up to %.0f, got %g", key, MostDollars.USD(), most.USD())
+	}
+	if err := o.record(ctx, by, "extend", key.String(), "spend cap "+most.String()); err != nil {
+		return err
+	}
+	if _, err := o.Runs.Update(ctx, key, SetSpendCap{Cap: most}); err != nil {
+		return fmt.Errorf("extend run %s: %w", key, err)
+	}
+	return nil
+}
+
 // Kill records the wish that a run end; its host or the next sweep ends it.
 func (o *Operator) Kill(ctx context.Context, key RunKey, by By) error {
 	if err := o.record(ctx, by, "kill", key.String(), ""); err != nil {

@@ -14,7 +14,9 @@ type Known struct {
 	Sandbox *Sandbox   // of the run's key; nil: no record
 	Row     *LedgerRow // of the run's instance; nil: none
 	Task    *Task      // as ECS describes it; nil: it was not asked, or gave no answer
-	Verdict *RunReport // what a sweep would do with it now; nil: it was not asked
+	// Spending is what the run's tenant has spent this month; nil: it was not read.
+	Spending *Spending
+	Verdict  *RunReport // what a sweep would do with it now; nil: it was not asked
 }
 
 // Explanation says why a run is where it is.
@@ -112,7 +114,7 @@ func evidenceOf(k Known, now Millis) []Point {
 		add(true, Point{What: "sealed", Says: fmt.Sprintf("its agent ended with exit status %d, and the log holds every byte", r.Sealed.ExitCode), At: r.Sealed.At})
 	}
 	if r.Error != nil {
-		add(true, Point{What: r.Error.Code, Says: r.Error.Message, At: r.FinishedAt})
+		add(true, Point{What: r.Error.Code, Says: errorSays(r), At: r.FinishedAt})
 	}
 	if v := k.Verdict; v != nil {
 		add(true, Point{What: "verdict", Says: verdictSays(*v), At: now})
@@ -133,6 +135,17 @@ func evidenceOf(k Known, now Millis) []Point {
 	add(r.TaskStoppedAt != 0, Point{What: "hint", Says: "ECS told that its task stopped", At: r.TaskStoppedAt})
 	add(r.ExitedAt != 0, Point{What: "hint", Says: "its agent told that it has ended", At: r.ExitedAt})
 	return append(points, sandboxEvidence(k)...)
+}
+
+// errorSays words a run's error. An agent that ends without a word on stderr leaves none.
+func errorSays(r Run) string {
+	switch {
+	case r.Error.Message != "":
+		return r.Error.Message
+	case r.ExitCode != nil:
+		return fmt.Sprintf("its agent ended with exit status %d and wrote nothing to stderr", *r.ExitCode)
+	}
+	return cmp.Or(Advice(r.Error.Code), "nothing more is recorded")
 }
 
 func verdictSays(v RunReport) string {
@@ -245,10 +258,39 @@ func endsOf(k Known, now Millis, l Limits) []Point {
 	default:
 		ends = append(ends, Point{What: string(EndExpired), Says: "its host leaves, and it stays detached for " + seconds(r.TTLSeconds, l.RunTTL).String()})
 	}
+	ends = append(ends, capsOf(k, now, l)...)
 	return append(ends,
 		Point{What: string(EndLost), Says: "ECS says that its task has stopped"},
 		Point{What: string(EndDied), Says: fmt.Sprintf("two probes, %s apart, see its agent dead without an end line", l.DeadApart)},
 		Point{What: string(EndCancelled), Says: "somebody asks for it: sandkeeper kill " + r.RunKey.String()})
+}
+
+// capsOf lists the spend caps that would end a run without a host.
+func capsOf(k Known, now Millis, l Limits) []Point {
+	r := k.Run
+	var points []Point
+	add := func(says string, at Millis) {
+		if r.Row == RowLapse {
+			says += "; not while its host is attached"
+		}
+		points = append(points, Point{What: string(EndSpendCap), Says: says, At: at})
+	}
+	var size TaskSize
+	if k.Task != nil {
+		size = k.Task.Size
+	}
+	price, most := priceOf(r, size), RunCap(r, l)
+	switch {
+	case most == 0:
+	case price == 0:
+		add(fmt.Sprintf("it costs more than %s; what its task costs is not known, so that nothing ends it for that", most), 0)
+	default:
+		add(fmt.Sprintf("it costs more than %s; %s by now, at %s an hour", most, RunSpent(r, price, now), price), capAt(r, price, l))
+	}
+	if s := k.Spending; s != nil && l.TenantSpendCap != 0 {
+		add(fmt.Sprintf("its tenant costs more than %s in a calendar month; %s by now, at %s an hour", l.TenantSpendCap, s.Spent, s.Hourly), 0)
+	}
+	return points
 }
 
 func sandboxEnds(k Known, l Limits) []Point {
@@ -295,6 +337,7 @@ var advice = map[string]string{
 	"claimed":                "somebody finishes it right now",
 	"not-detached":           "it is in no index that a sweep looks at",
 	"not-due":                "its pause is not over",
+	string(EndSpendCap):      "it, or its tenant this month, has cost what it may: raise the cap, or hold it",
 	"paused":                 "it waits for a human",
 	"held":                   "its time is over, and an operator holds it",
 	"observe":                "the installation observes",

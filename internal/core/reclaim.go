@@ -595,7 +595,7 @@ func (c *Reclaimer) stopped(ctx context.Context, job ReclaimJob, row LedgerRow, 
 			return ReclaimDestroyFailed, err
 		}
 		c.tellDestroyed(ctx, job, row, task)
-		t := CloseRow{From: LedgerStopping, Why: describe(task), Now: now, TaskARN: row.TaskARN, Quota: row.Quota, Tenant: row.Tenant}
+		t := CloseRow{From: LedgerStopping, Why: describe(task), Now: now, TaskARN: row.TaskARN, Quota: row.Quota, Tenant: row.Tenant, Metered: row.Metered}
 		if _, err := c.Ledger.UpdateRow(ctx, row.Instance, t); err != nil && !Refused(err) {
 			return ReclaimDestroyFailed, err
 		}

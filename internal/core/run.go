@@ -57,6 +57,7 @@ type EndReason string
 // EndNeverStarted the agent may still be alive and is ended first.
 const (
 	EndExpired      EndReason = "expired"
+	EndSpendCap     EndReason = "spend-cap" // its own, or its tenant's
 	EndCancelled    EndReason = "cancelled"
 	EndDied         EndReason = "agent-died"
 	EndNeverStarted EndReason = "never-started"
@@ -155,7 +156,9 @@ type Run struct {
 	LogTail          []byte // the last of them, at most JournalOverlap, to know a rewritten journal
 	Transcript       *Transcript
 
-	TTLSeconds   int64 // after the detach; zero: the installation's default
+	TTLSeconds   int64   // after the detach; zero: the installation's default
+	SpendCap     Dollars // what it may cost; zero: the installation's default
+	Price        Dollars // an hour of its task, once somebody has asked; zero: not known
 	Hold         Hold
 	Reclaim      ReclaimKind // what this run's end owes, by its definition
 	OnLapse      OnLapse

@@ -106,6 +106,7 @@ type LedgerRow struct {
 	// Quota is how many sandboxes its tenant might have when this one was asked for; zero:
 	// it is not counted.
 	Quota     int
+	Metered   Metering
 	Owed      RunID // whose checkpoint the task still owes although another run has it, or none
 	UpdatedAt Millis
 }
@@ -160,12 +161,14 @@ type CloseRow struct {
 	// in the same write.
 	Quota  int
 	Tenant TenantID
+	// Metered is the row's, as read: its meter stops in the same write.
+	Metered Metering
 }
 
 // Name is "close row".
 func (CloseRow) Name() string { return "close row" }
 
-// Apply: state, task and quota as read, and nothing owed.
+// Apply: state, task, quota and metering as read, and nothing owed.
 func (t CloseRow) Apply(row LedgerRow) (LedgerRow, error) {
 	if why := failing(
 		check{t.From == LedgerIntent || t.From == LedgerStopping, "from"},
@@ -173,7 +176,8 @@ func (t CloseRow) Apply(row LedgerRow) (LedgerRow, error) {
 		check{row.TaskARN == t.TaskARN, "task"},
 		check{row.Owed == "", "owed"},
 		check{row.Quota == t.Quota, "quota"},
-		check{t.Quota == 0 || row.Tenant == t.Tenant, "tenant"},
+		check{row.Metered == t.Metered, "metered"},
+		check{t.Quota == 0 && t.Metered == Metering{} || row.Tenant == t.Tenant, "tenant"},
 	); why != "" {
 		return ledgerRefusal(t, row, why)
 	}

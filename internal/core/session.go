@@ -70,6 +70,11 @@ func (s *Session) hooks() hookTeller { return hookTeller{s.Functions, s.log()} }
 func (s *Session) runs() Runs     { return s.Launcher.Runs }
 func (s *Session) limits() Limits { return s.Launcher.Limits }
 
+func (s *Session) spends() Spends {
+	l := s.Launcher
+	return Spends{Runs: l.Runs, Ledger: l.Ledger, Tasks: l.Describer, Meters: l.Meters, Limits: l.Limits}
+}
+
 // mine reads a run that host has the claim of.
 func (s *Session) mine(ctx context.Context, op string, k RunKey, host string) (Run, error) {
 	if err := cmp.Or(checkRun(k), checkHost(host)); err != nil {
@@ -245,7 +250,25 @@ func (s *Session) Renew(ctx context.Context, q HostRequest) (RenewReport, error)
 	if err == nil && s.keeps(r) {
 		err = s.renewLease(ctx, r)
 	}
-	return RenewReport{Run: viewOf(r)}, lostClaim("renew", q.RunKey, err)
+	if err != nil {
+		return RenewReport{Run: viewOf(r)}, lostClaim("renew", q.RunKey, err)
+	}
+	spend := s.spend(ctx, &r)
+	return RenewReport{Run: viewOf(r), Spend: spend}, nil
+}
+
+// spend is what a renewal tells of the run's cost, where a cap is set. What cannot be told
+// keeps no host from its claim.
+func (s *Session) spend(ctx context.Context, r *Run) *SpendView {
+	priced, err := s.spends().price(ctx, *r, false)
+	if err == nil {
+		*r = priced
+	}
+	view, otherErr := s.spends().view(ctx, *r, nowMillis())
+	if err := cmp.Or(err, otherErr); err != nil {
+		s.log().WarnContext(ctx, "tell spending", "run", r.RunKey.String(), "err", err)
+	}
+	return view
 }
 
 // renewLease keeps the writer lease. Where it has lapsed and nobody took it, it is taken
@@ -297,7 +320,11 @@ func (s *Session) Interrupt(ctx context.Context, q HostRequest) (RenewReport, er
 	}
 	if r.Status != Interrupted {
 		now := nowMillis()
-		t := Interrupt{Epoch: r.Epoch, Now: now, Until: now.Add(seconds(r.PauseSeconds, s.limits().PauseTTL))}
+		until := now.Add(seconds(r.PauseSeconds, s.limits().PauseTTL))
+		if at := capAt(r, r.Price, s.limits()); at != 0 {
+			until = min(until, max(at, now+1)) // a pause costs too
+		}
+		t := Interrupt{Epoch: r.Epoch, Now: now, Until: until}
 		if r, err = s.runs().Update(ctx, q.RunKey, t); err != nil {
 			return RenewReport{}, lostClaim("interrupt", q.RunKey, err)
 		}

@@ -79,6 +79,9 @@ func (s *Session) Adopt(ctx context.Context, q AdoptRequest) (StartReport, error
 	if waiting != "" || err != nil {
 		return st.report(Provisioning, waiting), err
 	}
+	if _, err := s.price(ctx, st); err != nil {
+		return StartReport{}, lostClaim("adopt", q.RunKey, err)
+	}
 	if st.run.Start.ReadyAt == 0 {
 		start := st.run.Start
 		start.Noted, start.Head, start.AskedAt, start.ReadyAt = true, st.thread.Head, nowMillis(), nowMillis()

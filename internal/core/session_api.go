@@ -137,8 +137,11 @@ type LostWorkspace struct {
 type RenewReport struct {
 	Run RunView `json:"run"`
 	// Cancel says that the run is to end: its host asks for cancel, and it ends.
-	Cancel bool   `json:"cancel,omitempty"`
-	Writer string `json:"writer,omitempty"` // of attach: why the thread's writer lease was not to be had
+	Cancel bool `json:"cancel,omitempty"`
+	// Spend is what the run costs, of renew, where the installation, the definition or an
+	// operator has set a cap.
+	Spend  *SpendView `json:"spend,omitempty"`
+	Writer string     `json:"writer,omitempty"` // of attach: why the thread's writer lease was not to be had
 }
 
 // EndReport is the answer of cancel and fail. An end that is not over yet is recorded,

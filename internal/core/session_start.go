@@ -30,7 +30,7 @@ func (s *Session) Start(ctx context.Context, q StartRequest) (StartReport, error
 	if err := s.begin(ctx, st); err != nil {
 		return StartReport{}, err
 	}
-	for _, step := range []func(context.Context, *starting) (string, error){s.write, s.ensure, s.enter, s.clone, s.restore, s.setup, s.snapshot, s.readyHook, s.startAgent} {
+	for _, step := range []func(context.Context, *starting) (string, error){s.write, s.ensure, s.enter, s.price, s.clone, s.restore, s.setup, s.snapshot, s.readyHook, s.startAgent} {
 		if st.run.Start.ReadyAt != 0 {
 			break
 		}
@@ -159,7 +159,7 @@ func (s *Session) converses(st *starting) error {
 func (s *Session) begin(ctx context.Context, st *starting) error {
 	r, err := s.runs().Run(ctx, st.q.RunKey)
 	if isNotFound(err) {
-		if err := s.unfrozen(ctx, st); err != nil {
+		if err := s.mayLaunch(ctx, st); err != nil {
 			return err
 		}
 		return s.create(ctx, st)
@@ -174,7 +174,7 @@ func (s *Session) begin(ctx context.Context, st *starting) error {
 		return err
 	}
 	if r.TaskARN == "" {
-		if err := s.unfrozen(ctx, st); err != nil {
+		if err := s.mayLaunch(ctx, st); err != nil {
 			return err
 		}
 	}
@@ -228,20 +228,46 @@ func (s *Session) sameDefinition(ctx context.Context, st *starting) error {
 	return nil
 }
 
-// unfrozen refuses to ask for anything that costs money while the installation is frozen.
-func (s *Session) unfrozen(ctx context.Context, st *starting) error {
+// mayLaunch refuses to ask for anything that costs money while the installation is frozen,
+// or its tenant has spent its month's cap. A meter that cannot be read refuses nothing.
+func (s *Session) mayLaunch(ctx context.Context, st *starting) error {
 	control, err := s.Controls.Control(ctx)
 	if err == nil && control.Frozen {
 		return refusedRun("start", st.q.RunKey, "frozen")
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	spending, metered, err := s.spends().tenant(ctx, st.q.Tenant, nowMillis())
+	switch {
+	case err != nil:
+		s.log().WarnContext(ctx, "read meter", "tenant", string(st.q.Tenant), "err", err)
+	case metered && spending.over(s.limits().TenantSpendCap):
+		return refuse("start", "tenant "+string(st.q.Tenant), string(EndSpendCap))
+	}
+	return nil
+}
+
+// price finds out what the run's task costs, where a cap is set. Without it the run goes
+// on: nothing is stopped for a price that is not known.
+func (s *Session) price(ctx context.Context, st *starting) (waiting string, err error) {
+	r, err := s.spends().price(ctx, st.run, st.definition.Task.AssignPublicIP)
+	switch {
+	case err == nil:
+		st.run = r
+	case Refused(err):
+		return "", err
+	default:
+		s.log().WarnContext(ctx, "price task", "run", st.run.RunKey.String(), "err", err)
+	}
+	return "", nil
 }
 
 func (s *Session) create(ctx context.Context, st *starting) error {
 	d := st.definition
 	r, err := s.Launcher.record(RunRequest{
 		RunKey: st.q.RunKey, Thread: st.q.Thread, HostNonce: st.q.Host, Definition: d.Ref(),
-		TTLSeconds: d.RunTTLSeconds, Reclaim: d.reclaims(), OnLapse: d.lapse(), Checkpoint: cmp.Or(d.Checkpoint, s.Checkpoint),
+		TTLSeconds: d.RunTTLSeconds, SpendCap: DollarsOf(d.SpendCapUSD), Reclaim: d.reclaims(), OnLapse: d.lapse(), Checkpoint: cmp.Or(d.Checkpoint, s.Checkpoint),
 		PauseSeconds: d.PauseTTLSeconds, Capture: d.capture(),
 		Tools: st.tools, Watched: d.FileEvents.Enabled, Hooks: d.Hooks, Snapshots: d.Snapshots, IdleSeconds: d.IdleTTLSeconds,
 	})

@@ -72,7 +72,7 @@ func (s *Sweep) settleRow(ctx context.Context, id InstanceID) (*ReclaimJob, int,
 	case arn != "" && over:
 		t = StopLaunch{TaskARN: arn, Why: "late launch", Now: now, DueAt: now.Add(s.Limits.RetryStop)}
 	case over:
-		t = CloseRow{From: row.State, Why: "no task was launched", Now: now, Quota: row.Quota, Tenant: row.Tenant}
+		t = CloseRow{From: row.State, Why: "no task was launched", Now: now, Quota: row.Quota, Tenant: row.Tenant, Metered: row.Metered}
 	default:
 		t = Postpone{State: row.State, Attempts: row.Attempts, DueAt: now.Add(s.Limits.RetryStop)}
 	}

@@ -88,6 +88,7 @@ type Sweep struct {
 	Controls  Controls
 	Breaker   ControlWriter
 	Notes     Notes
+	Meters    Meters // nil: no tenant has a spend cap
 	Cursors   Cursors
 	Budget    Budget
 	Announcer Announcer       // nil: nobody is told
@@ -219,6 +220,7 @@ func (s *Sweep) Run(ctx context.Context, request SweepRequest) (SweepReport, err
 	}
 	runs = s.turn(ctx, runs, p, &report)
 	candidates := s.candidates(runs, p, MillisOf(begun), &report)
+	p.spending = s.spending(ctx, candidates)
 	report.Considered = len(candidates) + len(bad)
 	jobs := s.examine(ctx, candidates, p, begun, &report)
 	if request.Mode == ModeApply {

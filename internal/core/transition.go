@@ -196,8 +196,10 @@ type Claim struct {
 	AboutTask bool
 	Instance  InstanceID
 	TaskARN   string
-	// TTLSeconds is the run's TTL as read, for EndExpired.
+	// TTLSeconds is the run's TTL as read, for EndExpired, and SpendCap its cap, for
+	// EndSpendCap.
 	TTLSeconds int64
+	SpendCap   Dollars
 }
 
 // Name is "claim".
@@ -205,7 +207,8 @@ func (Claim) Name() string { return "claim" }
 
 // Apply: running and detached, or paused, since then; epoch as read; no live claim;
 // to end also: not ending yet, the task as read, for an expiry the TTL as read and
-// no live hold, for a cancel the recorded cancel.
+// no live hold, for a spend cap the cap as read and no live hold, for a cancel the
+// recorded cancel.
 func (t Claim) Apply(r Run) (Run, error) {
 	if why := failing(
 		check{!t.Paused && r.Status == Running && r.Row == RowDetached && r.DetachedSince == t.Since ||
@@ -215,7 +218,8 @@ func (t Claim) Apply(r Run) (Run, error) {
 		check{t.Ending == "" || r.Ending == nil, "ending"},
 		check{!t.AboutTask || r.Instance == t.Instance && r.TaskARN == t.TaskARN, "task"},
 		check{t.Ending != EndExpired || r.TTLSeconds == t.TTLSeconds, "ttl"},
-		check{t.Ending != EndExpired || !r.Hold.Live(t.Now), "held"},
+		check{t.Ending != EndSpendCap || r.SpendCap == t.SpendCap, "spend-cap"},
+		check{t.Ending != EndExpired && t.Ending != EndSpendCap || !r.Hold.Live(t.Now), "held"},
 		check{t.Ending != EndCancelled || r.CancelRequested != 0, "not-cancelled"},
 	); why != "" {
 		return refusal(t, r, why)

@@ -62,7 +62,7 @@ func (w *world) sweep(p *mem.Process) *core.Sweep {
 	view := w.fleet.View(p)
 	return &core.Sweep{
 		Runs: p, Index: p, Log: &core.LogWriter{Log: p, Blobs: p, Inline: w.limits.InlineSegment}, Sandboxes: p, Ledger: p,
-		Due: p, Tasks: view, Lister: view, Prober: view, Journals: view, Announcer: w, Queue: p, Controls: p, Breaker: p, Notes: p, Cursors: p, Budget: p, Limits: w.limits, Install: "test", Provider: "fargate", Cluster: "c", StopLeaks: w.stopLeaks, Checkpoint: w.checkpoint,
+		Due: p, Tasks: view, Lister: view, Prober: view, Journals: view, Announcer: w, Queue: p, Controls: p, Breaker: p, Notes: p, Meters: p, Cursors: p, Budget: p, Limits: w.limits, Install: "test", Provider: "fargate", Cluster: "c", StopLeaks: w.stopLeaks, Checkpoint: w.checkpoint,
 		Logger: slog.New(slog.DiscardHandler),
 	}
 }
@@ -91,7 +91,7 @@ func (w *world) launcher(p *mem.Process) *core.Launcher {
 	view := w.fleet.View(p)
 	return &core.Launcher{
 		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Describer: view, Queue: p,
-		Provider: core.TaskProvider{TaskAPI: view, AgentStarter: view}, Snapshots: w.snapshotter(view), Threads: p, Announcer: w, Limits: w.limits, Install: "test",
+		Provider: core.TaskProvider{TaskAPI: view, AgentStarter: view}, Snapshots: w.snapshotter(view), Threads: p, Announcer: w, Meters: p, Limits: w.limits, Install: "test",
 	}
 }
 
@@ -105,7 +105,7 @@ func material(run string) core.KeyMaterial {
 func (w *world) begin(run string, change func(*core.RunRequest)) core.Run {
 	w.t.Helper()
 	l := w.launcher(w.store.Process)
-	q := core.RunRequest{RunKey: key(run), Thread: core.ThreadID("thread-" + run), HostNonce: "host-" + run, Definition: "d"}
+	q := core.RunRequest{RunKey: key(run), Thread: core.ThreadID("thread-" + run), HostNonce: hostNonce(run), Definition: "d"}
 	if change != nil {
 		change(&q)
 	}

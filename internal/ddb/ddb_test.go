@@ -46,7 +46,7 @@ func (v tables) stores(t *testing.T, client *dynamodb.Client) coretest.Stores {
 	runs, boxes := ddb.NewRuns(client, runsTable), ddb.NewSandboxes(client, boxesTable)
 	return coretest.Stores{
 		Runs: runs, Log: runs, Index: runs, Sandboxes: boxes, Ledger: boxes, Transactions: ddb.NewTransactions(client, runsTable, boxesTable), Due: boxes,
-		Controls: boxes, Settings: boxes, Audit: boxes, Notes: runs, Cursors: boxes, Budget: boxes, SpoolQuotas: runs, Blobs: mem.New(t),
+		Controls: boxes, Settings: boxes, Audit: boxes, Notes: runs, Meters: boxes, Cursors: boxes, Budget: boxes, SpoolQuotas: runs, Blobs: mem.New(t),
 		Seed: coretest.Seed{
 			Run: runs.SeedRun, Sandbox: boxes.SeedSandbox, Row: boxes.SeedRow, Control: boxes.SeedControl,
 			Audited: func(ctx context.Context, at core.Millis) ([]core.AuditEntry, error) {
@@ -68,10 +68,12 @@ func TestContract(t *testing.T) {
 	t.Run("Sandboxes", func(t *testing.T) { coretest.Sandboxes(t, open) })
 	t.Run("Ledger", func(t *testing.T) { coretest.Ledger(t, open) })
 	t.Run("Quota", func(t *testing.T) { coretest.Quota(t, open) })
+	t.Run("Meters", func(t *testing.T) { coretest.Meters(t, open) })
 	t.Run("SandboxIndex", func(t *testing.T) { coretest.SandboxIndex(t, open) })
 	t.Run("Transactions", func(t *testing.T) { coretest.Transactions(t, open) })
 	t.Run("Audit", func(t *testing.T) { coretest.Audit(t, open) })
 	t.Run("Notes", func(t *testing.T) { coretest.Notes(t, open) })
+	t.Run("Warnings", func(t *testing.T) { coretest.Warnings(t, open) })
 	t.Run("Cursors", func(t *testing.T) { coretest.Cursors(t, open) })
 	t.Run("Budget", func(t *testing.T) { coretest.Budget(t, open) })
 	t.Run("SpoolQuotas", func(t *testing.T) { coretest.SpoolQuotas(t, open) })

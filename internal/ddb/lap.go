@@ -62,6 +62,24 @@ func (r *Runs) PutNote(ctx context.Context, k core.RunKey, n core.Note) error {
 	return wrap(err, "write note of run %s", k)
 }
 
+// MarkWarned sets a note's mark, on the condition that it is as read. A mark that is there
+// already is this very one.
+func (r *Runs) MarkWarned(ctx context.Context, k core.RunKey, was, end core.Millis) error {
+	change := newUpsert()
+	change.need(is("warned", was).Or(is("warned", end)))
+	change.set("warned", end)
+	change.set("expiresAt", ttl(core.MillisOf(time.Now()).Add(noteKept)))
+	input, err := change.input(r.table, key(runPK(k), skNote))
+	if err != nil {
+		return wrap(err, "mark run %s as warned", k)
+	}
+	_, err = send(ctx, r.client.UpdateItem, input)
+	if _, ok := errors.AsType[*types.ConditionalCheckFailedException](err); ok {
+		return &core.RefusedError{Op: "mark warned", Record: "note of run " + k.String(), Why: "warned"}
+	}
+	return wrap(err, "mark run %s as warned", k)
+}
+
 // Cursor reads a shard's cursor; none is one at the beginning.
 func (s *Sandboxes) Cursor(ctx context.Context, shard int) (core.Cursor, error) {
 	it, err := get(ctx, s.client, s.table, key(cursorPK(shard), skCursor))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/feature/dynamodb/attributevalue"
 	"github.com/aws/aws-sdk-go-v2/feature/dynamodb/expression"
@@ -37,7 +38,7 @@ func NewReader(client readerClient, runs, sandboxes string) *Reader {
 }
 
 // Known reads what is kept beside a run's record, consistently and in one request:
-// its note, the settings, its sandbox and its ledger row.
+// its note, the settings, its tenant's meter, its sandbox and its ledger row.
 func (s *Reader) Known(ctx context.Context, r core.Run) (core.Known, error) {
 	k, err := s.known(ctx, r)
 	if err != nil {
@@ -47,7 +48,7 @@ func (s *Reader) Known(ctx context.Context, r core.Run) (core.Known, error) {
 }
 
 func (s *Reader) known(ctx context.Context, r core.Run) (core.Known, error) {
-	boxes := []item{key(pkControl, skControl)}
+	boxes := []item{key(pkControl, skControl), meterKey(r.Tenant)}
 	if r.SandboxKey != "" {
 		boxes = append(boxes, key(sandboxPK(r.SandboxKey), skSandbox))
 	}
@@ -61,7 +62,7 @@ func (s *Reader) known(ctx context.Context, r core.Run) (core.Known, error) {
 	if err != nil {
 		return core.Known{}, err
 	}
-	known := core.Known{Run: r}
+	known := core.Known{Run: r, Spending: new(core.Spending)}
 	for _, it := range items {
 		if err := into(&known, it); err != nil {
 			return core.Known{}, err
@@ -83,6 +84,8 @@ func into(known *core.Known, it item) error {
 		}
 	case h.SK == skControl:
 		known.Control, err = decodeControl(it)
+	case h.SK == skMeter:
+		*known.Spending, err = decodeMeter(it, core.MillisOf(time.Now()))
 	case h.SK == skSandbox:
 		var box core.Sandbox
 		box, err = decodeSandbox(it)

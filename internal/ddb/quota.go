@@ -2,6 +2,7 @@ package ddb
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/aws/aws-sdk-go-v2/feature/dynamodb/expression"
@@ -63,17 +64,36 @@ func (s *Sandboxes) putCounted(ctx context.Context, row core.LedgerRow, it item)
 	return row, nil
 }
 
-// closeCounted closes a row, and counts it no more.
-func (s *Sandboxes) closeCounted(ctx context.Context, id core.InstanceID, c *change, t core.CloseRow) (core.LedgerRow, error) {
+// counters are the parts of a transaction that a transition of a row moves its tenant's
+// counters by: how many sandboxes it has, and what they cost.
+func (s *Sandboxes) counters(t core.LedgerTransition) ([]types.TransactWriteItem, error) {
+	var parts []types.TransactWriteItem
+	var err error
+	add := func(part types.TransactWriteItem, otherErr error) {
+		parts, err = append(parts, part), errors.Join(err, otherErr)
+	}
+	switch t := t.(type) {
+	case core.StartMeter:
+		add(s.meter(t.Tenant, t.Opened()))
+	case core.CloseRow:
+		if t.Quota > 0 {
+			add(s.count(t.Tenant, -1, 0))
+		}
+		if t.Metered != (core.Metering{}) {
+			add(s.meter(t.Tenant, t.Metered.Closed(t.Now)...))
+		}
+	}
+	return parts, err
+}
+
+// updateCounted moves a row and its tenant's counters in one transaction.
+func (s *Sandboxes) updateCounted(ctx context.Context, id core.InstanceID, c *change, t core.LedgerTransition, parts []types.TransactWriteItem) (core.LedgerRow, error) {
 	row, err := c.part(s.table, key(rowPK(id), skRow))
 	if err != nil {
-		return core.LedgerRow{}, fmt.Errorf("close ledger row %s: %w", id, err)
+		return core.LedgerRow{}, fmt.Errorf("%s ledger row %s: %w", t.Name(), id, err)
 	}
-	count, err := s.count(t.Tenant, -1, 0)
-	if err != nil {
-		return core.LedgerRow{}, fmt.Errorf("close ledger row %s: %w", id, err)
-	}
-	_, err = send(ctx, s.client.TransactWriteItems, &dynamodb.TransactWriteItemsInput{TransactItems: []types.TransactWriteItem{quotaRow: row, quotaCount: count}})
+	items := append([]types.TransactWriteItem{quotaRow: row}, parts...)
+	_, err = send(ctx, s.client.TransactWriteItems, &dynamodb.TransactWriteItemsInput{TransactItems: items})
 	if images, cancelled := reasons(err); cancelled {
 		err = judged(images[quotaRow], decodeLedger, t.Apply, t.Landed)
 	}

@@ -67,6 +67,8 @@ type runRow struct {
 	Transcript       *transcriptRow `dynamodbav:"transcript,omitempty"`
 
 	TTLSeconds   int64            `dynamodbav:"ttlSeconds,omitempty"`
+	SpendCap     core.Dollars     `dynamodbav:"spendCap,omitempty"`
+	Price        core.Dollars     `dynamodbav:"price,omitempty"`
 	Hold         *holdRow         `dynamodbav:"hold,omitempty"`
 	Reclaim      core.ReclaimKind `dynamodbav:"reclaimKind,omitempty"`
 	OnLapse      core.OnLapse     `dynamodbav:"onLapse,omitempty"`
@@ -228,6 +230,8 @@ type ledgerRow struct {
 	Missing     core.Millis      `dynamodbav:"missing,omitempty"`
 	Owed        core.RunID       `dynamodbav:"owed,omitempty"`
 	Quota       int              `dynamodbav:"quota,omitempty"`
+	Price       core.Dollars     `dynamodbav:"price,omitempty"`
+	PricedSince core.Millis      `dynamodbav:"pricedSince,omitempty"`
 	UpdatedAt   core.Millis      `dynamodbav:"updatedAt,omitempty"`
 	ExpiresAt   int64            `dynamodbav:"expiresAt,omitempty"` // seconds; only when closed
 }
@@ -276,7 +280,7 @@ func encodeRun(r core.Run) (item, error) {
 		DetachedSince: r.DetachedSince, InterruptedSince: r.InterruptedSince, CancelRequested: r.CancelRequested,
 		Ending: (*endingRow)(r.Ending), Nonce: r.Nonce, Sealed: (*sealedRow)(r.Sealed),
 		LogEnd: r.LogEnd, LogOmitted: r.LogOmitted, LogHash: r.LogHash, LogTail: r.LogTail, Transcript: (*transcriptRow)(r.Transcript),
-		TTLSeconds: r.TTLSeconds, Reclaim: r.Reclaim, OnLapse: r.OnLapse, PauseSeconds: r.PauseSeconds, CheckpointPolicy: r.CheckpointPolicy,
+		TTLSeconds: r.TTLSeconds, SpendCap: r.SpendCap, Price: r.Price, Reclaim: r.Reclaim, OnLapse: r.OnLapse, PauseSeconds: r.PauseSeconds, CheckpointPolicy: r.CheckpointPolicy,
 		ReclaimSince: r.ReclaimSince, ReclaimAttempts: r.ReclaimAttempts, ReclaimOutcome: r.ReclaimOutcome,
 		KeepUntil: r.ExpiresAt, ExpiresAt: ttl(r.ExpiresAt),
 		TaskStoppedAt: r.TaskStoppedAt, ExitedAt: r.ExitedAt, ThreadKey: threadKey(r.Tenant, r.Thread),
@@ -356,7 +360,7 @@ func decodeRun(it item) (core.Run, error) {
 		DetachedSince: row.DetachedSince, InterruptedSince: row.InterruptedSince, CancelRequested: row.CancelRequested,
 		Ending: (*core.Ending)(row.Ending), Nonce: row.Nonce, Sealed: (*core.Sealed)(row.Sealed),
 		LogEnd: row.LogEnd, LogOmitted: row.LogOmitted, LogHash: row.LogHash, LogTail: row.LogTail, Transcript: (*core.Transcript)(row.Transcript),
-		TTLSeconds: row.TTLSeconds, Reclaim: row.Reclaim, OnLapse: row.OnLapse, PauseSeconds: row.PauseSeconds, CheckpointPolicy: row.CheckpointPolicy,
+		TTLSeconds: row.TTLSeconds, SpendCap: row.SpendCap, Price: row.Price, Reclaim: row.Reclaim, OnLapse: row.OnLapse, PauseSeconds: row.PauseSeconds, CheckpointPolicy: row.CheckpointPolicy,
 		ReclaimSince: row.ReclaimSince, ReclaimAttempts: row.ReclaimAttempts, ReclaimOutcome: row.ReclaimOutcome,
 		ExpiresAt:     row.KeepUntil,
 		TaskStoppedAt: row.TaskStoppedAt, ExitedAt: row.ExitedAt,
@@ -479,7 +483,7 @@ func encodeLedger(r core.LedgerRow) (item, error) {
 	row := ledgerRow{
 		head: head{rowPK(r.Instance), skRow, version}, Instance: r.Instance, Key: r.Key, Provider: r.Provider,
 		Tenant: r.Tenant, Run: r.Run, State: r.State, LaunchUntil: r.LaunchUntil, TaskARN: r.TaskARN,
-		Cluster: r.Cluster, Attempts: r.Attempts, Why: r.Why, Unsealed: r.Unsealed, Missing: r.Missing, Owed: r.Owed, Quota: r.Quota, UpdatedAt: r.UpdatedAt,
+		Cluster: r.Cluster, Attempts: r.Attempts, Why: r.Why, Unsealed: r.Unsealed, Missing: r.Missing, Owed: r.Owed, Quota: r.Quota, Price: r.Metered.Price, PricedSince: r.Metered.Since, UpdatedAt: r.UpdatedAt,
 	}
 	if r.DueAt != 0 {
 		row.DueShard, row.DueAt = new(shard(row.PK)), r.DueAt
@@ -513,7 +517,7 @@ func decodeLedger(it item) (core.LedgerRow, error) {
 	return core.LedgerRow{
 		Instance: row.Instance, Key: row.Key, Provider: row.Provider, Tenant: row.Tenant, Run: row.Run, State: row.State,
 		LaunchUntil: row.LaunchUntil, TaskARN: row.TaskARN, Cluster: row.Cluster, DueAt: row.DueAt,
-		Attempts: row.Attempts, Why: row.Why, Unsealed: row.Unsealed, Missing: row.Missing, Owed: row.Owed, Quota: row.Quota, UpdatedAt: row.UpdatedAt,
+		Attempts: row.Attempts, Why: row.Why, Unsealed: row.Unsealed, Missing: row.Missing, Owed: row.Owed, Quota: row.Quota, Metered: core.Metering{Price: row.Price, Since: row.PricedSince}, UpdatedAt: row.UpdatedAt,
 	}, nil
 }
 

@@ -22,7 +22,7 @@ type noteRow struct {
 	EndFailing   core.Millis  `dynamodbav:"endFailingSince,omitempty"`
 	EndTried     core.Millis  `dynamodbav:"endTriedAt,omitempty"`
 	HeldSince    core.Millis  `dynamodbav:"heldSince,omitempty"`
-	Expiring     core.Millis  `dynamodbav:"expiringSince,omitempty"`
+	Warned       core.Millis  `dynamodbav:"warned,omitempty"`
 	ExpiresAt    int64        `dynamodbav:"expiresAt,omitempty"`
 }
 
@@ -33,7 +33,7 @@ func newNoteRow(k core.RunKey, n core.Note) noteRow {
 	return noteRow{
 		head: head{runPK(k), skNote, version}, At: n.At, UnknownSince: n.UnknownSince, Reason: n.Reason,
 		Healing: n.Healing, Count: n.Count, DeadSince: n.DeadSince, DeadAs: n.DeadAs, Missing: n.Missing,
-		EndFailing: n.EndFailing, EndTried: n.EndTried, HeldSince: n.HeldSince, Expiring: n.ExpiringSince, ExpiresAt: ttl(max(n.At, n.EndTried).Add(noteKept)),
+		EndFailing: n.EndFailing, EndTried: n.EndTried, HeldSince: n.HeldSince, Warned: n.Warned, ExpiresAt: ttl(max(n.At, n.EndTried).Add(noteKept)),
 	}
 }
 
@@ -41,7 +41,7 @@ func (row noteRow) note() core.Note {
 	return core.Note{
 		At: row.At, UnknownSince: row.UnknownSince, Reason: row.Reason, Healing: row.Healing, Count: row.Count,
 		DeadSince: row.DeadSince, DeadAs: row.DeadAs, Missing: row.Missing,
-		EndFailing: row.EndFailing, EndTried: row.EndTried, HeldSince: row.HeldSince, ExpiringSince: row.Expiring,
+		EndFailing: row.EndFailing, EndTried: row.EndTried, HeldSince: row.HeldSince, Warned: row.Warned,
 	}
 }
 

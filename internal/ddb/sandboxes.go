@@ -99,8 +99,11 @@ func (s *Sandboxes) UpdateRow(ctx context.Context, id core.InstanceID, t core.Le
 	if err != nil {
 		return core.LedgerRow{}, fmt.Errorf("update ledger row %s: %w", id, err)
 	}
-	if closing, ok := t.(core.CloseRow); ok && closing.Quota > 0 {
-		return s.closeCounted(ctx, id, c, closing)
+	if parts, err := s.counters(t); err != nil || len(parts) > 0 {
+		if err != nil {
+			return core.LedgerRow{}, fmt.Errorf("%s ledger row %s: %w", t.Name(), id, err)
+		}
+		return s.updateCounted(ctx, id, c, t, parts)
 	}
 	row, err := transit(ctx, s.client, s.table, key(rowPK(id), skRow), c, decodeLedger, t)
 	return row, wrapUnlessRefused(err, "%s ledger row %s", t.Name(), id)

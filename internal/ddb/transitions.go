@@ -70,6 +70,12 @@ func runChange(key core.RunKey, t core.Transition) (*change, error) {
 	case core.SetTTL:
 		c.need(is("status", core.Running), gone("ending"))
 		c.set("ttlSeconds", t.Seconds)
+	case core.SetSpendCap:
+		c.need(is("status", core.Running), gone("ending"))
+		c.set("spendCap", t.Cap)
+	case core.NotePrice:
+		c.need(is("status", core.Running), is("driverEpoch", t.Epoch), is("taskArn", t.TaskARN))
+		c.set("price", t.Price)
 	default:
 		return nil, fmt.Errorf("no conditional write for transition %T", t)
 	}
@@ -121,6 +127,8 @@ func claim(c *change, t core.Claim) {
 	switch t.Ending {
 	case core.EndExpired:
 		c.need(is("ttlSeconds", t.TTLSeconds), atMost("hold.until", t.Now))
+	case core.EndSpendCap:
+		c.need(is("spendCap", t.SpendCap), atMost("hold.until", t.Now))
 	case core.EndCancelled:
 		c.need(there("cancelRequested"))
 	}
@@ -303,6 +311,8 @@ func ledgerChange(id core.InstanceID, t core.LedgerTransition) (*change, error) 
 		stopRow(c, t.Why, t.Now, t.DueAt)
 	case core.CloseRow:
 		closeRow(c, t)
+	case core.StartMeter:
+		startMeter(c, t)
 	case core.NameTask:
 		c.need(is("state", core.LedgerStopping), gone("taskArn"))
 		c.set("taskArn", t.TaskARN)
@@ -325,6 +335,16 @@ func ledgerChange(id core.InstanceID, t core.LedgerTransition) (*change, error) 
 	return c, nil
 }
 
+// startMeter is the row's part of it; the tenant's meter moves with it.
+func startMeter(c *change, t core.StartMeter) {
+	c.need(is("state", core.LedgerRunning), is("tenant", t.Tenant), gone("price"), gone("pricedSince"))
+	if t.Price <= 0 || t.Since <= 0 {
+		c.never()
+	}
+	c.set("price", t.Price)
+	c.set("pricedSince", t.Since)
+}
+
 // stopRow is what condemns a row.
 func stopRow(c *change, why string, now, dueAt core.Millis) {
 	c.set("state", core.LedgerStopping)
@@ -335,8 +355,9 @@ func stopRow(c *change, why string, now, dueAt core.Millis) {
 }
 
 func closeRow(c *change, t core.CloseRow) {
-	c.need(is("state", t.From), is("taskArn", t.TaskARN), gone("owed"), is("quota", t.Quota))
-	if t.Quota != 0 {
+	c.need(is("state", t.From), is("taskArn", t.TaskARN), gone("owed"), is("quota", t.Quota),
+		is("price", t.Metered.Price), is("pricedSince", t.Metered.Since))
+	if t.Quota != 0 || t.Metered != (core.Metering{}) {
 		c.need(is("tenant", t.Tenant))
 	}
 	if t.From != core.LedgerIntent && t.From != core.LedgerStopping {

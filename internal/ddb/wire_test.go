@@ -155,6 +155,10 @@ func TestEveryTransitionIsOneConditionalRequest(t *testing.T) {
 		{core.SetHold{Hold: core.Hold{Until: 9}}, "(" + open + " OR (attribute_exists (detachedShard)) OR (attribute_exists (dueShard)) OR (reclaimOutcome = idle))"},
 		{core.SetHold{Was: &core.Hold{Until: 9, By: "b"}}, "(" + open + " OR (attribute_exists (detachedShard)) OR (attribute_exists (dueShard)) OR (reclaimOutcome = idle)) AND (hold.until = 9) AND (hold.by = b) AND (hold.why = ) AND (hold.id = )"},
 		{core.SetHold{Was: new(core.Hold)}, "(" + open + " OR (attribute_exists (detachedShard)) OR (attribute_exists (dueShard)) OR (reclaimOutcome = idle)) AND (attribute_not_exists (hold))"},
+		{core.Claim{Seen: 4, Since: 7, Nonce: "n", Now: 8, Until: 9, Ending: core.EndSpendCap, SpendCap: 60}, claimable +
+			" AND (attribute_not_exists (ending)) AND (spendCap = 60) AND ((attribute_not_exists (hold.until)) OR (hold.until <= 8))"},
+		{core.SetSpendCap{Cap: 9}, "(status = running) AND (attribute_not_exists (ending))"},
+		{core.NotePrice{Epoch: 4, TaskARN: "a", Price: 9}, "(status = running) AND (driverEpoch = 4) AND (taskArn = a)"},
 		{core.SetTTL{Seconds: 9}, "(status = running) AND (attribute_not_exists (ending))"},
 	}
 	for _, tt := range tests {
@@ -205,9 +209,9 @@ func TestEveryWriteOfASandboxIsOneConditionalRequest(t *testing.T) {
 		{"mark idle", "key#k", mine, sandboxWrite(core.MarkIdle{Instance: "i", By: "a", Since: 8, DueAt: 9})},
 		{"note snapshot", "key#k", "(v = 1) AND (instanceId = i) AND (latestRun = r) AND (attribute_not_exists (reclaiming))", sandboxWrite(core.NoteSnapshot{Instance: "i", Run: "r", Snapshot: "s"})},
 		{"stop launch", "task#i", "(v = 1) AND (state = intent)", rowWrite(core.StopLaunch{DueAt: 9})},
-		{"close row", "task#i", "(v = 1) AND (state = stopping) AND (taskArn = t) AND (attribute_not_exists (owed)) AND (attribute_not_exists (quota))", rowWrite(core.CloseRow{From: core.LedgerStopping, TaskARN: "t"})},
+		{"close row", "task#i", "(v = 1) AND (state = stopping) AND (taskArn = t) AND (attribute_not_exists (owed)) AND (attribute_not_exists (quota)) AND (attribute_not_exists (price)) AND (attribute_not_exists (pricedSince))", rowWrite(core.CloseRow{From: core.LedgerStopping, TaskARN: "t"})},
 		{"settle debt", "task#i", "(v = 1) AND (attribute_exists (owed)) AND (owed = r) AND (state <> closed)", rowWrite(core.SettleDebt{Owed: "r"})},
-		{"close a row that never had a task", "task#i", "(v = 1) AND (state = intent) AND (attribute_not_exists (taskArn)) AND (attribute_not_exists (owed)) AND (attribute_not_exists (quota))", rowWrite(core.CloseRow{From: core.LedgerIntent})},
+		{"close a row that never had a task", "task#i", "(v = 1) AND (state = intent) AND (attribute_not_exists (taskArn)) AND (attribute_not_exists (owed)) AND (attribute_not_exists (quota)) AND (attribute_not_exists (price)) AND (attribute_not_exists (pricedSince))", rowWrite(core.CloseRow{From: core.LedgerIntent})},
 		{"name task", "task#i", "(v = 1) AND (state = stopping) AND (attribute_not_exists (taskArn))", rowWrite(core.NameTask{TaskARN: "t"})},
 		{"postpone", "task#i", "(v = 1) AND (state = intent) AND (attempts = 2)", rowWrite(core.Postpone{State: core.LedgerIntent, Attempts: 2, DueAt: 9})},
 		{"count ends", "control", "((attribute_not_exists (pk)) OR (v = 1)) AND (windowStart = 7) AND (count = 2) AND (attribute_not_exists (trippedAt)) AND (attribute_not_exists (quietUntil))",

@@ -13,7 +13,7 @@ import (
 func stores(s *mem.Store, p *mem.Process) coretest.Stores {
 	put := func(do func()) error { do(); return nil }
 	return coretest.Stores{
-		Runs: p, Log: p, Index: p, Sandboxes: p, Ledger: p, Transactions: p, Due: p, Blobs: p, Queue: p, Controls: p, Settings: p, Audit: p, Notes: p, Cursors: p, Budget: p, SpoolQuotas: p,
+		Runs: p, Log: p, Index: p, Sandboxes: p, Ledger: p, Transactions: p, Due: p, Blobs: p, Queue: p, Controls: p, Settings: p, Audit: p, Notes: p, Meters: p, Cursors: p, Budget: p, SpoolQuotas: p,
 		Seed: coretest.Seed{
 			Run:      func(_ context.Context, r core.Run) error { return put(func() { s.SeedRun(r) }) },
 			Sandbox:  func(_ context.Context, box core.Sandbox) error { return put(func() { s.SeedSandbox(box) }) },
@@ -43,12 +43,14 @@ func TestContract(t *testing.T) {
 	t.Run("Sandboxes", func(t *testing.T) { coretest.Sandboxes(t, open) })
 	t.Run("Ledger", func(t *testing.T) { coretest.Ledger(t, openMuted) })
 	t.Run("Quota", func(t *testing.T) { coretest.Quota(t, openMuted) })
+	t.Run("Meters", func(t *testing.T) { coretest.Meters(t, openMuted) })
 	t.Run("SandboxIndex", func(t *testing.T) { coretest.SandboxIndex(t, open) })
 	t.Run("Transactions", func(t *testing.T) { coretest.Transactions(t, openMuted) })
 	t.Run("Blobs", func(t *testing.T) { coretest.Blobs(t, open) })
 	t.Run("ReclaimQueue", func(t *testing.T) { coretest.ReclaimQueue(t, open) })
 	t.Run("Audit", func(t *testing.T) { coretest.Audit(t, open) })
 	t.Run("Notes", func(t *testing.T) { coretest.Notes(t, open) })
+	t.Run("Warnings", func(t *testing.T) { coretest.Warnings(t, open) })
 	t.Run("Cursors", func(t *testing.T) { coretest.Cursors(t, open) })
 	t.Run("Budget", func(t *testing.T) { coretest.Budget(t, open) })
 	t.Run("SpoolQuotas", func(t *testing.T) { coretest.SpoolQuotas(t, open) })

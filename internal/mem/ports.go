@@ -116,6 +116,48 @@ func (p *Process) PutNote(ctx context.Context, key core.RunKey, n core.Note) err
 	return err
 }
 
+// MarkWarned sets a note's mark that is as read still.
+func (p *Process) MarkWarned(ctx context.Context, key core.RunKey, was, end core.Millis) error {
+	_, err := get(ctx, p, "mark warned", func(s *Store) (struct{}, error) {
+		n := s.notes[key]
+		if n.Warned != was && n.Warned != end {
+			return struct{}{}, &core.RefusedError{Op: "mark warned", Record: "note of run " + key.String(), Why: "warned"}
+		}
+		n.Warned = end
+		s.notes[key] = n
+		p.wrote("mark warned")
+		return struct{}{}, nil
+	})
+	return err
+}
+
+// Spent adds up what the ledger rows of tenants are metered by.
+func (p *Process) Spent(ctx context.Context, tenants []core.TenantID, now core.Millis) (map[core.TenantID]core.Spending, error) {
+	return get(ctx, p, "read meters", func(s *Store) (map[core.TenantID]core.Spending, error) {
+		all := make(map[core.TenantID]core.Spending, len(tenants))
+		for _, tenant := range tenants {
+			meter := map[core.Month]core.MeterChange{}
+			add := func(c core.MeterChange) {
+				sum := meter[c.Month]
+				meter[c.Month] = core.MeterChange{Month: c.Month, Burn: sum.Burn + c.Burn, Used: sum.Used + c.Used}
+			}
+			for _, row := range s.rows {
+				if row.Tenant != tenant || row.Metered == (core.Metering{}) {
+					continue
+				}
+				add(row.Metered.Opened())
+				if row.State == core.LedgerClosed {
+					for _, c := range row.Metered.Closed(row.UpdatedAt) {
+						add(c)
+					}
+				}
+			}
+			all[tenant] = core.SpendingOf(meter, now)
+		}
+		return all, nil
+	})
+}
+
 // Cursor reads a shard's cursor.
 func (p *Process) Cursor(ctx context.Context, shard int) (core.Cursor, error) {
 	return get(ctx, p, "read cursor", func(s *Store) (core.Cursor, error) { return s.cursor(shard), nil })

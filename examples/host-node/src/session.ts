@@ -128,10 +128,37 @@ export interface RenewReport {
    */
   cancel?: boolean;
   run: RunView;
+  spend?: SpendView;
   /**
    * of attach: why the thread's writer lease was not to be had
    */
   writer?: string;
+}
+/**
+ * Spend is what the run costs, of renew, where the installation, the definition or an operator has set a cap.
+ */
+export interface SpendView {
+  /**
+   * when the run will have cost that
+   */
+  capAt?: number;
+  /**
+   * of the run; absent: none
+   */
+  capUSD?: number;
+  /**
+   * Over says that a cap is reached: once its host leaves, the next sweep ends the run.
+   */
+  over?: boolean;
+  tenantCapUSD?: number;
+  /**
+   * of the tenant, this calendar month, UTC
+   */
+  tenantUSD?: number;
+  /**
+   * of the run
+   */
+  usd: number;
 }
 /**
  * EndReport is the answer of cancel and fail. An end that is not over yet is recorded, and goes on: in the host's next call, or in a sweep.
@@ -439,6 +466,10 @@ export interface Definition {
    * Snapshots says when a provider that can takes a native snapshot of a sandbox.
    */
   snapshots?: "" | "none" | "after-setup" | "after-run";
+  /**
+   * SpendCapUSD is what a run may cost, in dollars, by list price from its start on; zero: the installation's cap.
+   */
+  spendCapUSD?: number;
   task: TaskTemplate;
   /**
    * that its agents may call

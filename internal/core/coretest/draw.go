@@ -21,7 +21,7 @@ var (
 	instances = rapid.SampledFrom([]core.InstanceID{"", "i1", "i2"})
 	rows      = rapid.SampledFrom([]core.Row{core.RowNone, core.RowDetached, core.RowLapse, core.RowPause, core.RowCancel, core.RowReclaim})
 	statuses  = rapid.SampledFrom([]core.Status{core.Running, core.Running, core.Running, core.Interrupted, core.Completed, core.Failed, core.Aborted})
-	endings   = rapid.SampledFrom([]core.EndReason{"", core.EndExpired, core.EndExpired, core.EndExpired, core.EndCancelled, core.EndDied, core.EndNeverStarted, core.EndLost})
+	endings   = rapid.SampledFrom([]core.EndReason{"", core.EndExpired, core.EndExpired, core.EndSpendCap, core.EndSpendCap, core.EndCancelled, core.EndDied, core.EndNeverStarted, core.EndLost})
 	outcomes  = rapid.SampledFrom([]core.ReclaimOutcome{"", core.ReclaimHeld, core.ReclaimDestroyed, core.ReclaimIdled})
 	kinds     = rapid.SampledFrom([]core.ReclaimKind{core.ReclaimNone, core.ReclaimEnd, core.ReclaimIdle})
 	states    = rapid.SampledFrom([]core.LedgerState{core.LedgerIntent, core.LedgerRunning, core.LedgerStopping, core.LedgerClosed})
@@ -67,7 +67,7 @@ func drawRun(rt *rapid.T, number int64) core.Run {
 		ClaimUntil: times.Draw(rt, "claimUntil"), AttachedUntil: times.Draw(rt, "attachedUntil"),
 		DetachedSince: times.Draw(rt, "detachedSince"), InterruptedSince: times.Draw(rt, "interruptedSince"),
 		CancelRequested: sometimes(rt, "cancelRequested"), Nonce: nonces.Draw(rt, "nonce"),
-		LogEnd: sizes.Draw(rt, "logEnd"), TTLSeconds: sizes.Draw(rt, "ttlSeconds"),
+		LogEnd: sizes.Draw(rt, "logEnd"), TTLSeconds: sizes.Draw(rt, "ttlSeconds"), SpendCap: amounts.Draw(rt, "spendCap"), Price: amounts.Draw(rt, "price"),
 		Reclaim: kinds.Draw(rt, "reclaim"), PauseSeconds: sizes.Draw(rt, "pauseSeconds"),
 		ReclaimSince: times.Draw(rt, "reclaimSince"), ReclaimAttempts: rapid.IntRange(0, 2).Draw(rt, "attempts"),
 		ReclaimOutcome: outcomes.Draw(rt, "outcome"), TaskStoppedAt: times.Draw(rt, "taskStoppedAt"), ExitedAt: times.Draw(rt, "exitedAt"),
@@ -180,6 +180,14 @@ var runTransitions = map[string]drawing[core.Run, core.Transition]{
 		}
 		return core.SetHold{Hold: hold}
 	}},
+	"SetSpendCap": {shape: live, draw: func(rt *rapid.T, r core.Run) core.Transition {
+		return core.SetSpendCap{Cap: amounts.Draw(rt, "cap")}
+	}},
+	"NotePrice": {shape: live, draw: func(rt *rapid.T, r core.Run) core.Transition {
+		return core.NotePrice{
+			Epoch: as(rt, "epoch", r.Epoch, epochs), TaskARN: as(rt, "task", r.TaskARN, tasks), Price: 1 + amounts.Draw(rt, "noted"),
+		}
+	}},
 	"SetTTL": {shape: live, draw: func(rt *rapid.T, r core.Run) core.Transition { return core.SetTTL{Seconds: sizes.Draw(rt, "seconds")} }},
 }
 
@@ -223,6 +231,7 @@ func drawClaim(rt *rapid.T, r core.Run) core.Transition {
 		Paused: as(rt, "paused", r.Status == core.Interrupted, booleans), Now: moments.Draw(rt, "now"), Until: moments.Draw(rt, "until"), Ending: endings.Draw(rt, "to end"),
 		AboutTask: booleans.Draw(rt, "about task"), Instance: as(rt, "instance", r.Instance, instances),
 		TaskARN: as(rt, "task", r.TaskARN, tasks), TTLSeconds: rapid.SampledFrom([]int64{r.TTLSeconds, r.TTLSeconds, r.TTLSeconds + 1}).Draw(rt, "ttl"),
+		SpendCap: rapid.SampledFrom([]core.Dollars{r.SpendCap, r.SpendCap, r.SpendCap + 1}).Draw(rt, "spend cap"),
 	}
 }
 
@@ -361,8 +370,20 @@ func drawRow(rt *rapid.T, number int64) core.LedgerRow {
 		Run: core.RunID(texts.Draw(rt, "run")), State: states.Draw(rt, "state"), LaunchUntil: times.Draw(rt, "launchUntil"),
 		TaskARN: tasks.Draw(rt, "task"), Cluster: texts.Draw(rt, "cluster"), DueAt: times.Draw(rt, "dueAt"),
 		Attempts: rapid.IntRange(0, 2).Draw(rt, "attempts"), Why: texts.Draw(rt, "why"), UpdatedAt: times.Draw(rt, "updatedAt"),
-		Missing: times.Draw(rt, "missing"), Owed: debtors.Draw(rt, "owed"), Quota: rapid.IntRange(0, 1).Draw(rt, "quota"),
+		Missing: times.Draw(rt, "missing"), Owed: debtors.Draw(rt, "owed"), Quota: rapid.IntRange(0, 1).Draw(rt, "quota"), Metered: meterings.Draw(rt, "metered"),
 	}
+}
+
+// amounts are of money, often none.
+var amounts = rapid.SampledFrom([]core.Dollars{0, 0, 1, 20_000, core.MostDollars})
+
+// meterings are what a row is metered by, often nothing.
+var meterings = rapid.SampledFrom([]core.Metering{{}, {}, {Price: 20_000, Since: 3000}, {Price: 7, Since: 2_678_400_001}})
+
+// unmetered is a row whose task nobody has metered yet.
+func unmetered(_ *rapid.T, row core.LedgerRow) core.LedgerRow {
+	row.State, row.Metered = core.LedgerRunning, core.Metering{}
+	return row
 }
 
 // debtors are whose checkpoint a row owes, most often nobody's.
@@ -377,6 +398,13 @@ var ledgerTransitions = map[string]drawing[core.LedgerRow, core.LedgerTransition
 		return core.CloseRow{
 			From: as(rt, "from", row.State, states), Why: texts.Draw(rt, "becomes why"), Now: moments.Draw(rt, "now"),
 			TaskARN: as(rt, "task", row.TaskARN, tasks), Quota: as(rt, "quota", row.Quota, rapid.IntRange(0, 1)), Tenant: row.Tenant,
+			Metered: as(rt, "metered", row.Metered, meterings),
+		}
+	}},
+	"StartMeter": {shape: unmetered, draw: func(rt *rapid.T, row core.LedgerRow) core.LedgerTransition {
+		return core.StartMeter{
+			Tenant:   core.TenantID(as(rt, "tenant", string(row.Tenant), texts)),
+			Metering: core.Metering{Price: 1 + amounts.Draw(rt, "price"), Since: moments.Draw(rt, "since")},
 		}
 	}},
 	"SettleDebt": {draw: func(rt *rapid.T, row core.LedgerRow) core.LedgerTransition {

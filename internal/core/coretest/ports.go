@@ -195,7 +195,7 @@ func Notes(t *testing.T, open Open) {
 		s := open(t)
 		must(t, s.Seed.Run(t.Context(), detached("acme", "r")))
 		whole := core.Note{
-			EndFailing: 60, EndTried: 65, HeldSince: 70, ExpiringSince: 80,
+			EndFailing: 60, EndTried: 65, HeldSince: 70, Warned: 80,
 			At: 1, UnknownSince: 2, Reason: "target-not-connected", Healing: core.Retry, Count: 3,
 			DeadSince: 4, DeadAs: core.DeadGone, Missing: 5,
 		}
@@ -214,6 +214,33 @@ func Notes(t *testing.T, open Open) {
 		segments, err := s.Log.Segments(t.Context(), k)
 		must(t, err)
 		equal(t, "segments", len(segments), 0)
+	})
+}
+
+// Warnings checks the mark of a warning, of [core.Notes].
+func Warnings(t *testing.T, open Open) {
+	k := core.RunKey{Tenant: "acme", Run: "r"}
+	t.Run("MarkWarned marks a run that has no note, and keeps what a note has", func(t *testing.T) {
+		s := open(t)
+		must(t, s.Notes.MarkWarned(t.Context(), k, 0, 80))
+		got, err := s.Notes.Note(t.Context(), k)
+		must(t, err)
+		equal(t, "note", got, core.Note{Warned: 80})
+		got.HeldSince, got.At = 70, 1
+		must(t, s.Notes.PutNote(t.Context(), k, got))
+		must(t, s.Notes.MarkWarned(t.Context(), k, 80, 90))
+		got, err = s.Notes.Note(t.Context(), k)
+		must(t, err)
+		equal(t, "note", got, core.Note{Warned: 90, HeldSince: 70, At: 1})
+	})
+	t.Run("MarkWarned is refused where it is not as read, and may be repeated", func(t *testing.T) {
+		s := open(t)
+		must(t, s.Notes.MarkWarned(t.Context(), k, 0, 80))
+		must(t, s.Notes.MarkWarned(t.Context(), k, 0, 80))
+		refusedAs(t, s.Notes.MarkWarned(t.Context(), k, 0, 90), "warned")
+		got, err := s.Notes.Note(t.Context(), k)
+		must(t, err)
+		equal(t, "mark", got.Warned, core.Millis(80))
 	})
 }
 
