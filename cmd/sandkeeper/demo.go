@@ -67,7 +67,7 @@ func (c *demoCommand) Run(ctx context.Context) error {
 	}
 	result, err := d.result(ctx)
 	if err != nil {
-		return err
+		return errors.Join(err, cutOff(ctx))
 	}
 	if result.Checkpoints, result.TreesIdentical, err = d.restoreAll(ctx); err != nil {
 		return errors.Join(err, cutOff(ctx))
@@ -241,6 +241,7 @@ type table struct {
 	live  bool
 	drawn int
 	last  map[core.RunID]string
+	said  time.Duration // when the last line was written that tells of something new
 }
 
 func newTable(out io.Writer, live bool) *table {
@@ -260,6 +261,19 @@ type row struct {
 	workspace string
 }
 
+// quietMost is how long the demo says nothing before it says what it waits for.
+const quietMost = 10 * time.Second
+
+// waits says what is waited for, where nothing else was said for a while. A terminal shows
+// the table's ages move.
+func (t *table) waits(since time.Duration, what []string) {
+	if t.live || len(what) == 0 || since-t.said < quietMost {
+		return
+	}
+	t.said = since
+	fmt.Fprintf(t.out, "%5.1fs waiting for %s\n", since.Seconds(), strings.Join(what, ", "))
+}
+
 func (t *table) draw(since time.Duration, rows []row) {
 	if !t.live {
 		for _, r := range rows {
@@ -269,7 +283,7 @@ func (t *table) draw(since time.Duration, rows []row) {
 			}
 			if t.last[r.run] != line {
 				fmt.Fprintf(t.out, "%5.1fs %-14s %s\n", since.Seconds(), r.run, line)
-				t.last[r.run] = line
+				t.last[r.run], t.said = line, since
 			}
 		}
 		return

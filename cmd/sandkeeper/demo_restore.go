@@ -38,7 +38,11 @@ func (d *demo) restoreAll(ctx context.Context) (checkpoints int, identical bool,
 	same, errs := make([]bool, len(finished)), make([]error, len(finished))
 	var wg sync.WaitGroup
 	for i, s := range finished {
-		wg.Go(func() { same[i], errs[i] = d.restore(ctx, s) })
+		wg.Go(func() {
+			if same[i], errs[i] = d.restore(ctx, s); errs[i] == nil {
+				d.say(fmt.Sprintf("run %s: its workspace is in a new task", s.run))
+			}
+		})
 	}
 	wg.Wait()
 	identical = true

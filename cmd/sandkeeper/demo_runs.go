@@ -133,14 +133,18 @@ func (d *demo) watch(ctx context.Context) error {
 	d.hosting.Go(func() error { return d.operate(ctx) })
 	go func() { through <- d.hosting.Wait() }()
 	for waiting := true; ; {
-		rows, done, err := d.look(ctx)
+		rows, open, err := d.look(ctx)
 		if err != nil {
 			return err
 		}
 		d.table.draw(time.Since(d.started), rows)
-		if done && !waiting {
+		if len(open) == 0 && !waiting {
 			return nil
 		}
+		if waiting {
+			open = append(open, "the operator and the hosts that stay")
+		}
+		d.table.waits(time.Since(d.started), open)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -154,35 +158,49 @@ func (d *demo) watch(ctx context.Context) error {
 	}
 }
 
-func (d *demo) look(ctx context.Context) ([]row, bool, error) {
+// look is where the runs stand, and what of them is to happen still.
+func (d *demo) look(ctx context.Context) ([]row, []string, error) {
 	var rows []row
-	done := true
+	var open []string
 	for _, s := range scenarios {
 		r, err := d.runs.Run(ctx, s.key())
 		if errors.Is(err, core.ErrNotFound) || err == nil && r.TaskARN == "" {
-			rows, done = append(rows, row{run: s.run, what: s.what}), false
+			rows, open = append(rows, row{run: s.run, what: s.what}), append(open, string(s.run)+" to begin")
 			continue
 		}
 		if err != nil {
-			return nil, false, err
+			return nil, nil, err
 		}
 		task, err := d.fargate.Task(r.TaskARN)
 		if err != nil {
-			return nil, false, err
+			return nil, nil, err
 		}
 		ledger, err := d.boxes.Row(ctx, r.Instance)
 		if err != nil {
-			return nil, false, err
+			return nil, nil, err
 		}
 		rows = append(rows, row{
 			run: s.run, what: s.what, state: stateOf(r), outcome: string(outcomeOf(r)), task: task.LastStatus,
 			age: time.Since(r.StartedAt.Time()), saved: r.LogEnd, workspace: strings.TrimSpace(string(r.Checkpoint.State) + " " + r.Checkpoint.Why),
 		})
-		if s.fate != fateLives && (!r.Status.Terminal() || r.Row != core.RowNone || ledger.State != core.LedgerClosed) {
-			done = false
+		if next := toCome(r, ledger); s.fate != fateLives && next != "" {
+			open = append(open, string(s.run)+next)
 		}
 	}
-	return rows, done, nil
+	return rows, open, nil
+}
+
+// toCome words what a run is to come to still, or "".
+func toCome(r core.Run, row core.LedgerRow) string {
+	switch {
+	case !r.Status.Terminal():
+		return " to end"
+	case r.Row != core.RowNone:
+		return "'s sandbox to be reclaimed"
+	case row.State != core.LedgerClosed:
+		return "'s task to stop"
+	}
+	return ""
 }
 
 // stateOf words where a run stands.

@@ -49,7 +49,7 @@ func (c *logsCommand) Run(ctx context.Context, in *installation, out *console.Co
 		case err != nil:
 			return err
 		case ended || !c.Follow:
-			return t.trouble(out)
+			return t.trouble()
 		}
 		select {
 		case <-ctx.Done():
@@ -182,14 +182,11 @@ func (t *tail) before(r core.Run) []byte {
 	return known[max(0, len(known)-core.JournalOverlap):]
 }
 
-// trouble says why the sandbox could not be asked, where that was the last word.
-func (t *tail) trouble(out *console.Console) error {
-	if t.err == nil {
-		return nil
-	}
+// trouble says why the sandbox could not be asked, where that was the last word: what was
+// printed is what is saved, and not all that was asked for.
+func (t *tail) trouble() error {
 	if failure, ok := errors.AsType[*core.ProbeFailure](t.err); ok {
-		out.Note("the sandbox could not be asked: %s: %s", failure.Reason, core.Advice(failure.Reason))
-		return nil
+		return fmt.Errorf("the sandbox could not be asked: %s: %s", failure.Reason, core.Advice(failure.Reason))
 	}
 	return t.err
 }

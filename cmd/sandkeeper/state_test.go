@@ -273,7 +273,7 @@ func TestLogsLeavesABusySandboxAlone(t *testing.T) {
 	}
 	busy(core.MillisOf(time.Now().Add(time.Hour)))
 	execs := w.fargate.Metrics().Calls["ExecuteCommand"]
-	a := sandkeeper(t, "logs", r.RunKey.String(), "--live").wants(t, exitDone)
+	a := sandkeeper(t, "logs", r.RunKey.String(), "--live").wants(t, exitFailed)
 	if a.out != "" || !strings.Contains(a.err, "busy") || w.fargate.Metrics().Calls["ExecuteCommand"] != execs {
 		t.Errorf("stdout %q, stderr %q", a.out, a.err)
 	}
@@ -292,7 +292,7 @@ func TestLogsSayWhyASandboxCannotBeAsked(t *testing.T) {
 	if err := w.fargate.SetFaults(r.TaskARN, localfargate.Faults{AgentStopped: "no memory"}); err != nil {
 		t.Fatal(err)
 	}
-	a := sandkeeper(t, "logs", r.RunKey.String(), "--live").wants(t, exitDone)
+	a := sandkeeper(t, "logs", r.RunKey.String(), "--live").wants(t, exitFailed)
 	if err := w.fargate.SetFaults(r.TaskARN, localfargate.Faults{}); err != nil { // it can be ended
 		t.Fatal(err)
 	}

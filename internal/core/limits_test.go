@@ -23,6 +23,8 @@ func TestLimitsRelations(t *testing.T) {
 		"shorter than the run TTL":                          func(l *core.Limits) { l.RunTTL = l.ClaimLease },
 		"the last run taken must fit":                       func(l *core.Limits) { l.NewRunsFor = l.SweepTimeout - l.RunBudget - l.StopGrace },
 		"one question for a capture":                        func(l *core.Limits) { l.CaptureCall = l.ReclaimTimeout },
+		"a spend cap must be from 0":                        func(l *core.Limits) { l.TenantSpendCap = -1 },
+		"a spend cap must be from 0 to 1000000":             func(l *core.Limits) { l.RunSpendCap = core.MostDollars + 1 },
 		"15 minutes at most":                                func(l *core.Limits) { l.SweepTimeout = 15*time.Minute + 1 },
 		"a termination must fit into one probe call":        func(l *core.Limits) { l.ProbeTimeout = l.StopGrace },
 		"must make somebody look sooner":                    func(l *core.Limits) { l.HintLapse = l.Attachment },
@@ -41,10 +43,14 @@ func TestLimitsRelations(t *testing.T) {
 	}
 }
 
-// TestEveryLimitIsPositive sets each limit to zero, one at a time.
+// TestEveryLimitIsPositive sets each limit to zero, one at a time. A spend cap of zero is
+// none.
 func TestEveryLimitIsPositive(t *testing.T) {
 	fields := reflect.TypeFor[core.Limits]()
 	for field := range fields.Fields() {
+		if field.Type == reflect.TypeFor[core.Dollars]() {
+			continue
+		}
 		limits := core.DefaultLimits
 		reflect.ValueOf(&limits).Elem().FieldByIndex(field.Index).SetZero()
 		if err := limits.Validate(); err == nil {

@@ -119,6 +119,13 @@ func TestRunTransitionsRefuse(t *testing.T) {
 		{"claim to expire a run whose end is decided", expiry(), changed(detachedRun(), ending), "ending"},
 		{"claim about a task that was replaced", aboutTask(), changed(detachedRun(), func(r *core.Run) { r.TaskARN = "other" }), "task"},
 		{"claim about an instance that was replaced", aboutTask(), changed(detachedRun(), func(r *core.Run) { r.Instance = "other" }), "task"},
+		{"claim to end a run whose spend cap was raised", spending(), changed(detachedRun(), func(r *core.Run) { r.SpendCap = 61 }), "spend-cap"},
+		{"claim to end a held run for its spend cap", spending(), changed(detachedRun(), func(r *core.Run) { r.Hold.Until = 1 << 40 }), "held"},
+		{"raise the spend cap of a paused run", core.SetSpendCap{Cap: 9}, changed(detachedRun(), func(r *core.Run) { r.Status = core.Interrupted }), "not-running"},
+		{"raise the spend cap of a run that ends", core.SetSpendCap{Cap: 9}, changed(detachedRun(), func(r *core.Run) { r.Ending = &core.Ending{Reason: core.EndSpendCap} }), "ending"},
+		{"note the price of a paused run", core.NotePrice{Epoch: 3, Price: 9}, changed(detachedRun(), func(r *core.Run) { r.Status = core.Interrupted }), "not-running"},
+		{"note a price under another's epoch", core.NotePrice{Epoch: 99, Price: 9}, detachedRun(), "epoch"},
+		{"note the price of another task", core.NotePrice{Epoch: detachedRun().Epoch, TaskARN: "other", Price: 9}, detachedRun(), "task"},
 		{"claim to expire a run that was extended", expiry(), changed(detachedRun(), func(r *core.Run) { r.TTLSeconds = 61 }), "ttl"},
 		{"claim to expire a run that is held", expiry(), changed(detachedRun(), func(r *core.Run) { r.Hold.Until = 71 }), "held"},
 		{"claim to cancel what nobody cancelled", cancelling(), detachedRun(), "not-cancelled"},
@@ -172,6 +179,10 @@ func TestRunTransitionsRefuse(t *testing.T) {
 
 func expiry() core.Claim {
 	return changed(claim, func(c *core.Claim) { c.Ending = core.EndExpired })
+}
+
+func spending() core.Claim {
+	return changed(claim, func(c *core.Claim) { c.Ending = core.EndSpendCap })
 }
 
 func cancelling() core.Claim {
@@ -375,6 +386,11 @@ func TestLedgerTransitionsRefuse(t *testing.T) {
 		{"close of a row that moved on", core.CloseRow{From: core.LedgerIntent}, row(core.LedgerStopping, "arn"), "state"},
 		{"close of a row that got a task", core.CloseRow{From: core.LedgerStopping}, row(core.LedgerStopping, "arn"), "task"},
 		{"close of a row that owes a checkpoint", core.CloseRow{From: core.LedgerStopping, TaskARN: "arn"}, owing(row(core.LedgerStopping, "arn")), "owed"},
+		{"close of a row that is metered", core.CloseRow{From: core.LedgerStopping, TaskARN: "arn"}, meteredRow(row(core.LedgerStopping, "arn")), "metered"},
+		{"meter of a row that is condemned", core.StartMeter{Tenant: "acme", Metering: core.Metering{Price: 1, Since: 1}}, underQuota(row(core.LedgerStopping, "arn")), "state"},
+		{"meter of another tenant's row", core.StartMeter{Tenant: "beta", Metering: core.Metering{Price: 1, Since: 1}}, underQuota(row(core.LedgerRunning, "arn")), "tenant"},
+		{"meter of a row that is metered", core.StartMeter{Tenant: "acme", Metering: core.Metering{Price: 1, Since: 1}}, meteredRow(underQuota(row(core.LedgerRunning, "arn"))), "metered"},
+		{"meter without a price", core.StartMeter{Tenant: "acme", Metering: core.Metering{Since: 1}}, underQuota(row(core.LedgerRunning, "arn")), "price"},
 		{"close of a row that counts for a quota", core.CloseRow{From: core.LedgerStopping, TaskARN: "arn"}, underQuota(row(core.LedgerStopping, "arn")), "quota"},
 		{"close of a row that another tenant's quota counts", core.CloseRow{From: core.LedgerStopping, TaskARN: "arn", Quota: 3, Tenant: "other"},
 			underQuota(row(core.LedgerStopping, "arn")), "tenant"},
@@ -463,6 +479,11 @@ func owing(row core.LedgerRow) core.LedgerRow {
 	return row
 }
 
+func meteredRow(row core.LedgerRow) core.LedgerRow {
+	row.Metered = core.Metering{Price: 7, Since: 3}
+	return row
+}
+
 func underQuota(row core.LedgerRow) core.LedgerRow {
 	row.Quota, row.Tenant = 3, "acme"
 	return row
@@ -480,7 +501,7 @@ func TestEveryRefusalIsTested(t *testing.T) {
 	TestLedgerTransitionsRefuse(t)
 	TestTransactionsRefuse(t)
 	found := 0
-	for _, file := range []string{"transition.go", "sandbox.go", "operate.go", "owed.go"} {
+	for _, file := range []string{"transition.go", "sandbox.go", "operate.go", "owed.go", "spend.go"} {
 		for op, whys := range conditionsIn(t, file) {
 			for _, why := range whys {
 				if found++; !refusals[[2]string{op, why}] {

@@ -265,7 +265,7 @@ func (w *world) attach(ctx context.Context, a *actor, r *agentRun, h *host, take
 func (w *world) enterOperator(c Choice, r *agentRun) {
 	by := core.By{Who: "operator", Why: "an episode"}
 	name := string(c.Op)
-	if c.Op == OpHold || c.Op == OpRelease || c.Op == OpExtend || c.Op == OpKill {
+	if c.Op == OpHold || c.Op == OpRelease || c.Op == OpExtend || c.Op == OpSpend || c.Op == OpKill {
 		name += " " + string(r.key.Run)
 	}
 	w.spawn(c.ID, "operator", name, c.Run, time.Minute, func(ctx context.Context, a *actor) {
@@ -278,6 +278,8 @@ func (w *world) enterOperator(c Choice, r *agentRun) {
 			w.hold(r.key, 0, func() error { return o.Release(ctx, r.key, by) }) // what is released was promised until now
 		case OpExtend:
 			_ = o.Extend(ctx, r.key, int64(c.N), by)
+		case OpSpend:
+			_ = o.ExtendSpend(ctx, r.key, mem.TaskSize.Price()*core.Dollars(c.N)/3600, by)
 		case OpKill:
 			_ = o.Kill(ctx, r.key, by)
 		case OpFreeze:

@@ -100,7 +100,7 @@ func (w *world) judgeRun(a *actor, call string, r *agentRun, before, after core.
 	if before.Row == core.RowReclaim && after.Row == core.RowNone && after.ReclaimOutcome == core.ReclaimDestroyed && w.lives(after.TaskARN) {
 		w.accuse("%s says that the sandbox of run %s is gone, and its task lives (I5)", a.name, r.key)
 	}
-	if after.Hold != before.Hold || after.TTLSeconds != before.TTLSeconds || after.DetachedSince != before.DetachedSince || after.Epoch != before.Epoch {
+	if after.Hold != before.Hold || after.TTLSeconds != before.TTLSeconds || after.SpendCap != before.SpendCap || after.DetachedSince != before.DetachedSince || after.Epoch != before.Epoch {
 		r.moved = w.calls
 	}
 	if after.Status.Terminal() && !before.Status.Terminal() {
@@ -176,7 +176,7 @@ func (w *world) judgeClaim(a *actor, r *agentRun, before, after core.Run) {
 		if !a.free {
 			w.accuse("%s ends run %s (%s) although it is frozen or tripped (I13)", a.name, r.key, after.Ending.Reason)
 		}
-		if after.Ending.Reason == core.EndExpired && before.Hold.Live(at) {
+		if due := after.Ending.Reason == core.EndExpired || after.Ending.Reason == core.EndSpendCap; due && before.Hold.Live(at) {
 			w.accuse("%s expires run %s, which is held (I13)", a.name, r.key)
 		}
 		w.count(r)
@@ -195,6 +195,10 @@ func (w *world) judgeClaim(a *actor, r *agentRun, before, after core.Run) {
 	case end == core.EndExpired:
 		if !w.expired(before, at) {
 			w.accuse("%s expires run %s before its time (I1)", a.name, r.key)
+		}
+	case end == core.EndSpendCap:
+		if !overspent(before, at) {
+			w.accuse("%s ends run %s for its spend cap, which it has not reached (I1)", a.name, r.key)
 		}
 	case end == core.EndDied || end == core.EndNeverStarted && before.TaskARN != "":
 		if r.idle == 0 || now() < r.idle.Add(w.limits.DeadApart-2*w.config.Skew) {
@@ -217,6 +221,12 @@ func (w *world) judgeClaim(a *actor, r *agentRun, before, after core.Run) {
 func (w *world) expired(r core.Run, at core.Millis) bool {
 	expiry := w.expiry(r)
 	return expiry != 0 && at >= expiry
+}
+
+// overspent is told by multiplying where the code divides; a millisecond is a rounding.
+func overspent(r core.Run, at core.Millis) bool {
+	ms := float64(at-r.StartedAt) + 1
+	return r.SpendCap != 0 && r.TaskARN != "" && float64(mem.TaskSize.Price())*ms >= float64(r.SpendCap)*3_600_000
 }
 
 // expiry is when a run's time is over; zero: it does not run.

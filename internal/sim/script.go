@@ -68,6 +68,7 @@ const (
 	OpHold    Op = "hold" // for N seconds
 	OpRelease Op = "release"
 	OpExtend  Op = "extend" // to N seconds
+	OpSpend   Op = "spend"  // may cost what its task does in N seconds from its start
 	OpKill    Op = "kill"
 	OpFreeze  Op = "freeze"
 	OpThaw    Op = "thaw"
@@ -153,7 +154,7 @@ type weight struct {
 var usual = []weight{
 	{OpGo, 700}, {OpWait, 30}, {OpUntil, 8}, {OpSweep, 30}, {OpPlan, 2}, {OpApply, 2}, {OpDaily, 1}, {OpDeliver, 90}, {OpStopped, 4}, {OpNudge, 3},
 	{OpBegin, 80}, {OpRenew, 12}, {OpDetach, 60}, {OpAttach, 12}, {OpTake, 2}, {OpPause, 2}, {OpCancel, 4},
-	{OpHold, 5}, {OpRelease, 5}, {OpExtend, 5}, {OpKill, 2}, {OpFreeze, 2}, {OpThaw, 40}, {OpObserve, 1}, {OpEnforce, 40},
+	{OpHold, 5}, {OpRelease, 5}, {OpExtend, 5}, {OpSpend, 4}, {OpKill, 2}, {OpFreeze, 2}, {OpThaw, 40}, {OpObserve, 1}, {OpEnforce, 40},
 	{OpWrite, 100}, {OpRewrite, 4}, {OpExit, 70}, {OpDie, 10}, {OpTrap, 10},
 	{OpTask, 4}, {OpHide, 2}, {OpForget, 1}, {OpBlind, 1}, {OpDeaf, 1}, {OpMute, 2}, {OpLag, 3},
 	{OpCapture, 60}, {OpCaptureDie, 3},
@@ -359,6 +360,8 @@ func (m *maker) number(op Op) int {
 		return m.among(20, 60, 300, 900)
 	case OpExtend:
 		return m.among(30, 120, 600)
+	case OpSpend:
+		return m.among(60, 200, 400, 900)
 	case OpWrite, OpRewrite:
 		return m.among(1, 5, 50, 130, 300)
 	case OpExit:
@@ -406,7 +409,7 @@ func (w *world) can(op Op, r *agentRun, again bool) bool {
 		return w.fleet.Alive(r.key.Run)
 	case OpAttach:
 		return again || seen.Row == core.RowDetached
-	case OpRenew, OpPause, OpTake, OpCancel, OpKill, OpNudge, OpExtend:
+	case OpRenew, OpPause, OpTake, OpCancel, OpKill, OpNudge, OpExtend, OpSpend:
 		return seen.Epoch != 0 && !seen.Status.Terminal()
 	case OpHold:
 		return seen.Epoch != 0

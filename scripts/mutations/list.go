@@ -65,7 +65,10 @@ var mutations = []mutation{
 		`		check{t.Ending != EndExpired || r.TTLSeconds == t.TTLSeconds, "ttl"},
 `, ``),
 	one("an expiry does not look at the hold again", transition,
-		`		check{t.Ending != EndExpired || !r.Hold.Live(t.Now), "held"},
+		`		check{t.Ending != EndExpired && t.Ending != EndSpendCap || !r.Hold.Live(t.Now), "held"},
+`, ``),
+	one("an end for a spend cap does not look at the cap again", transition,
+		`		check{t.Ending != EndSpendCap || r.SpendCap == t.SpendCap, "spend-cap"},
 `, ``),
 	// What other writes of a run require.
 	one("a driver's write does not ask for its epoch", transition,

@@ -20,6 +20,10 @@ type Calls = Required<NonNullable<SandkeeperSession["call"]>>;
 type Answers = Required<NonNullable<SandkeeperSession["answer"]>>;
 type Operation = keyof Calls & keyof Answers;
 
+// package-lock.json pins an SDK that runs on Node 20: its warning about later versions
+// would stand before every other line on stderr.
+process.env["AWS_SDK_JS_NODE_VERSION_SUPPORT_WARNING_DISABLED"] ??= "true";
+
 const renewEvery = 30_000;
 const busyMost = 120_000; // how long a start waits for an earlier turn of its thread to be over
 const stallSeconds = 7 * 24 * 3600;
