@@ -44,6 +44,20 @@ func TestTheAppSynthesizes(t *testing.T) {
 			"Action": "lambda:InvokeFunction",
 		})})},
 	})
+	// A channel hears of what somebody should look at, with the command that helps.
+	template.HasResourceProperties(new("AWS::Events::Rule"), map[string]any{
+		"EventPattern": map[string]any{
+			"source":      []any{"sandkeeper"},
+			"detail-type": assertions.Match_ArrayWith(&[]any{"run.expiring"}),
+		},
+		"Targets": []any{assertions.Match_ObjectLike(&map[string]any{
+			"Arn": map[string]any{"Ref": assertions.Match_StringLikeRegexp(new("channel.*"))},
+			"InputTransformer": assertions.Match_ObjectLike(&map[string]any{
+				"InputPathsMap": assertions.Match_ObjectLike(&map[string]any{"detail-command": "$.detail.command", "detail-run": "$.detail.run"}),
+				"InputTemplate": assertions.Match_StringLikeRegexp(new(`"description":"<detail-reason> <detail-command>"`)),
+			}),
+		})},
+	})
 	// The operator's tool finds the stack by its outputs.
 	for _, output := range []string{"RunsTable", "SandboxesTable", "ReapFunction", "Install"} {
 		template.HasOutput(&output, map[string]any{})

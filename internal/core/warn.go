@@ -63,7 +63,8 @@ func (w warning) notice(r Run, now Millis, l Limits) Notice {
 }
 
 // command is what an operator runs to have the run go on. A pause has no extension, and a
-// tenant's cap is the stack's: both are held up.
+// tenant's cap is the stack's: both are held up. It has no double quotes, which a rule's
+// input template would have to escape.
 func (w warning) command(r Run, l Limits) string {
 	var act string
 	switch {
@@ -74,7 +75,7 @@ func (w warning) command(r Run, l Limits) string {
 	default:
 		act = "extend %s --by 4h"
 	}
-	return fmt.Sprintf("sandkeeper "+act, quoteShell(r.RunKey.String())) + ` --why "…"`
+	return fmt.Sprintf("sandkeeper "+act, quoteShell(r.RunKey.String())) + " --why '…'"
 }
 
 // warn announces the ends that come soon. Order: the notice, then the mark that keeps it
@@ -84,7 +85,7 @@ func (s *Sweep) warn(ctx context.Context, runs []Run, evidences []evidence, p po
 	if s.Announcer == nil || !p.acts {
 		return
 	}
-	now := MillisOf(time.Now())
+	now := nowMillis()
 	var mu sync.Mutex
 	var due []warned
 	var soon []int
@@ -154,7 +155,7 @@ func (s *Sweep) spending(ctx context.Context, runs []Run) map[TenantID]Spending 
 			tenants = append(tenants, r.Tenant)
 		}
 	}
-	all, err := s.Meters.Spent(ctx, tenants, MillisOf(time.Now()))
+	all, err := s.Meters.Spent(ctx, tenants, nowMillis())
 	if err != nil {
 		s.Logger.WarnContext(ctx, "read meters", "err", err)
 		return nil

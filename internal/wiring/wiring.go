@@ -81,7 +81,7 @@ func (i Installation) Session() *core.Session {
 func (i Installation) launcher(db *dynamodb.Client, tasks *ecstask.Tasks, exec core.Executor) *core.Launcher {
 	boxes := ddb.NewSandboxes(db, i.SandboxesTable)
 	return &core.Launcher{
-		Runs: ddb.NewRuns(db, i.RunsTable), Sandboxes: boxes, Ledger: boxes, Describer: tasks,
+		Runs: ddb.NewRuns(db, i.RunsTable), Sandboxes: boxes, Ledger: boxes, Describer: tasks, Meters: boxes,
 		Transactions: ddb.NewTransactions(db, i.RunsTable, i.SandboxesTable),
 		Provider:     core.TaskProvider{TaskAPI: tasks, AgentStarter: core.JournalStarter{Exec: exec, Format: core.DefaultJournal}},
 		Queue:        sqsout.New(sqs.NewFromConfig(i.AWS), i.ReclaimQueue),
