@@ -7,7 +7,7 @@ import "slices"
 var refusals = map[string][]string{
 	"start": {
 		"terminal-run", "attached-elsewhere", "another-thread", "another-parent", "another-definition", "cancel-requested", "too-late", "claim-lost",
-		"writer-conflict", "thread-busy", "unknown-definition", "unknown-run", "quota", "frozen", "restore-failed",
+		"writer-conflict", "thread-busy", "unknown-definition", "unknown-run", "quota", "spend-cap", "frozen", "restore-failed",
 		"setup-failed", "hook-failed", "secret-unavailable", "tools-unavailable", "sandbox-gone", "agent-missing",
 		"agent-not-started", invalidTask,
 	},
