@@ -98,6 +98,18 @@ build-local: ## Build functions and agent for this machine, to dist/local
 dist/%/bootstrap: build ;@:
 dist/local/%/bootstrap: build-local ;@:
 
+# The operator's tool is one static file for each machine that operators have. Its version
+# is the commit, where there is one.
+CLI := linux-arm64 linux-amd64 darwin-arm64 darwin-amd64
+
+.PHONY: cli $(CLI:%=cli-%)
+cli: $(CLI:%=cli-%) ## Build the operator's tool for linux and darwin, to dist/cli
+	@cp dist/cli/$(shell go env GOHOSTOS)-$(shell go env GOHOSTARCH)/sandkeeper dist/sandkeeper
+
+$(CLI:%=cli-%): cli-%:
+	@mkdir -p dist/cli/$*
+	@GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o dist/cli/$*/sandkeeper ./cmd/sandkeeper
+
 STACK := Makefile $(wildcard infra/*.go infra/sandkeeper/*.go) infra/go.mod infra/go.sum $(wildcard internal/names/*.go) internal/core/limits.go internal/core/limits_read.go internal/core/journal_main.go internal/core/places.go $(wildcard internal/metrics/*.go)
 
 # CONTEXT is a file of choices, docs/deploy.md; choices.json beside this Makefile needs no

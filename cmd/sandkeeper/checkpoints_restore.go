@@ -18,7 +18,6 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/gitstate"
 	"github.com/sandkeeper/sandkeeper/internal/manifest"
-	"github.com/sandkeeper/sandkeeper/internal/workspace"
 )
 
 // checkpointsRestore brings a checkpoint back.
@@ -108,6 +107,9 @@ func (c *checkpointsRestore) Run(ctx context.Context, in *installation, out *con
 // here restores into a directory of this machine. A dry run reads root and layers, and
 // checks them as a restore does.
 func (c *checkpointsRestore) here(ctx context.Context, in *installation, out *console.Console, v *restoredView) error {
+	if !unpacks && !c.DryRun {
+		return &refusedError{"to: files are restored by Linux alone, whose calls keep a hostile tree inside the directory: run it there, or in a container"}
+	}
 	if err := vacant(c.To); err != nil {
 		return err
 	}
@@ -135,10 +137,8 @@ func (c *checkpointsRestore) fetch(ctx context.Context, out *console.Console, a 
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(git)) }()
 	defer out.Done()
-	result, err := workspace.Restore(ctx, workspace.RestoreOptions{
-		Root: c.To, Store: a.packs, Manifest: a.root, GitDir: git, Progress: func(p workspace.Progress) {
-			out.Progress("%d of %d entries, %d of %d bytes", p.Files, entriesOf(a.root.Counts), p.Bytes, a.root.Counts.Bytes)
-		},
+	result, err := unpack(ctx, a, c.To, git, func(files, bytes int64) {
+		out.Progress("%d of %d entries, %d of %d bytes", files, entriesOf(a.root.Counts), bytes, a.root.Counts.Bytes)
 	})
 	if err != nil {
 		if absent != nil {
@@ -146,7 +146,7 @@ func (c *checkpointsRestore) fetch(ctx context.Context, out *console.Console, a 
 		}
 		return fmt.Errorf("restore to %s: %w", c.To, err)
 	}
-	v.Written, v.Bytes, v.Unset = result.Written, result.Bytes, result.Unset
+	v.Written, v.Bytes, v.Unset = result.written, result.bytes, result.unset
 	if stored, err := os.ReadDir(git); err != nil || len(stored) == 0 {
 		return err
 	}
@@ -156,6 +156,9 @@ func (c *checkpointsRestore) fetch(ctx context.Context, out *console.Console, a 
 	}
 	return nil
 }
+
+// unpacked counts what a restore wrote here.
+type unpacked struct{ written, bytes, unset int64 }
 
 func entriesOf(c manifest.Counts) int64 { return c.Files + c.Dirs + c.Symlinks + c.Hardlinks }
 

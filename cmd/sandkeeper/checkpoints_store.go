@@ -21,7 +21,6 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/ddb"
 	"github.com/sandkeeper/sandkeeper/internal/manifest"
 	"github.com/sandkeeper/sandkeeper/internal/names"
-	"github.com/sandkeeper/sandkeeper/internal/workspace"
 )
 
 // archived is a checkpoint as the caller's own credentials read it: its record, its root,
@@ -104,7 +103,8 @@ type packReader struct {
 	key    core.ThreadKey
 }
 
-var _ workspace.Store = packReader{}
+// errNotStored is of an object that is not there, which no repetition brings.
+var errNotStored = errors.New("not stored")
 
 func (in *installation) packs(key core.ThreadKey) packReader {
 	// A checksum of S3's is of a whole object, and what is read are parts. Every layer and
@@ -127,7 +127,7 @@ func (p packReader) Get(ctx context.Context, ref manifest.PackRef, offset int64,
 	var err error
 	for range partTries {
 		err = p.part(ctx, ref, offset, dst)
-		if err == nil || ctx.Err() != nil || errors.Is(err, workspace.ErrNotStored) {
+		if err == nil || ctx.Err() != nil || errors.Is(err, errNotStored) {
 			break
 		}
 	}
@@ -145,7 +145,7 @@ func (p packReader) part(ctx context.Context, ref manifest.PackRef, offset int64
 		Bucket: &p.bucket, Key: &name, Range: new(fmt.Sprintf("bytes=%d-%d", offset, offset+int64(len(dst))-1)),
 	})
 	if _, ok := errors.AsType[*types.NoSuchKey](err); ok {
-		return workspace.ErrNotStored
+		return errNotStored
 	}
 	if err != nil {
 		return err
@@ -154,16 +154,6 @@ func (p packReader) part(ctx context.Context, ref manifest.PackRef, offset int64
 	_, err = io.ReadFull(answer.Body, dst)
 	return err
 }
-
-var errReadOnly = errors.New("this tool stores nothing")
-
-// Put is refused.
-func (packReader) Put(context.Context, workspace.Object) (manifest.PackRef, error) {
-	return manifest.PackRef{}, errReadOnly
-}
-
-// Renew is nothing: there is no lease to a reader.
-func (packReader) Renew(context.Context, workspace.Progress) error { return nil }
 
 // reader reads a layer from its beginning to its end, part by part.
 func (p packReader) reader(ctx context.Context, ref manifest.PackRef) io.Reader {

@@ -16,6 +16,9 @@ type Scan struct{}
 // ScanProcesses returns an empty scan.
 func ScanProcesses() Scan { return Scan{} }
 
+// InNamespaceOf is empty.
+func (Scan) InNamespaceOf(int) []Process { return nil }
+
 // Box is a running process tree; there is none here.
 type Box struct{}
 
