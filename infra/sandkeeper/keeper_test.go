@@ -18,6 +18,7 @@ import (
 	"github.com/aws/jsii-runtime-go"
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/names"
+	"github.com/sandkeeper/sandkeeper/internal/roles"
 )
 
 // The two variants, synthesized once: a synthesis takes seconds.
@@ -782,97 +783,8 @@ func TestContextChoosesWhatAFailedCheckpointDoes(t *testing.T) {
 	}
 }
 
-// ships is the table of DESIGN section 2 as actions on resources: what each role
-// may do, and nothing else.
-var ships = map[string][]string{
-	"reap-role": {
-		"dynamodb:BatchGetItem runs.Arn", "dynamodb:BatchGetItem sandboxes.Arn",
-		"dynamodb:ConditionCheckItem runs.Arn", "dynamodb:ConditionCheckItem sandboxes.Arn",
-		"dynamodb:GetItem runs.Arn", "dynamodb:GetItem sandboxes.Arn",
-		"dynamodb:PutItem runs.Arn", "dynamodb:PutItem sandboxes.Arn",
-		"dynamodb:Query runs.Arn/index/detached", "dynamodb:Query runs.Arn/index/due", "dynamodb:Query sandboxes.Arn/index/due",
-		"dynamodb:UpdateItem runs.Arn", "dynamodb:UpdateItem sandboxes.Arn",
-		"ecs:DescribeTasks " + allTasks + ofCluster,
-		"ecs:ListTasks * if ArnEquals ecs:cluster cluster.Arn",
-		"lambda:InvokeFunction probe.Arn",
-		"logs:CreateLogStream reaplogs.Arn", "logs:PutLogEvents reaplogs.Arn",
-		"s3:GetObject logs.Arn/*/logs/*", "s3:GetObjectVersion logs.Arn/*/logs/*", "s3:PutObject logs.Arn/*/logs/*",
-		"s3:PutObjectTagging logs.Arn/*/logs/*", spoolRead[0], spoolRead[1],
-		"events:PutEvents arn:AWS::Partition:events:AWS::Region:AWS::AccountId:event-bus/default if StringEquals events:source sandkeeper",
-		"sqs:ChangeMessageVisibility sweepshards.Arn", "sqs:DeleteMessage sweepshards.Arn",
-		"sqs:GetQueueAttributes sweepshards.Arn", "sqs:ReceiveMessage sweepshards.Arn",
-		"sqs:SendMessage reclaimjobs.Arn", "sqs:SendMessage sweepshards.Arn", "sqs:SendMessage eventdeadletters.Arn",
-	},
-	"probe-role": {
-		"dynamodb:GetItem sandboxes.Arn",
-		"ecs:ExecuteCommand " + allTasks, "ecs:ExecuteCommand cluster.Arn",
-		"logs:CreateLogStream probelogs.Arn", "logs:PutLogEvents probelogs.Arn",
-		"ssmmessages:OpenDataChannel arn:AWS::Partition:ssm:AWS::Region:AWS::AccountId:session/ecs-execute-command-*",
-	},
-	"checkpoint-role": {
-		"dynamodb:ConditionCheckItem checkpoints.Arn", "dynamodb:DeleteItem checkpoints.Arn",
-		"dynamodb:GetItem checkpoints.Arn", "dynamodb:PutItem checkpoints.Arn", "dynamodb:Query checkpoints.Arn", "dynamodb:UpdateItem checkpoints.Arn",
-		"dynamodb:GetItem sandboxes.Arn", "dynamodb:GetItem runs.Arn", "dynamodb:Query runs.Arn/index/" + names.ThreadIndex.Name,
-		"dynamodb:UpdateItem sandboxes.Arn if ForAllValues:StringLike dynamodb:LeadingKeys key#*",
-		"ecs:ExecuteCommand " + allTasks, "ecs:ExecuteCommand cluster.Arn",
-		"lambda:GetFunctionUrlConfig arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:keeper-checkpoint",
-		"lambda:InvokeFunction arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:keeper-checkpoint",
-		"logs:CreateLogStream checkpointlogs.Arn", "logs:PutLogEvents checkpointlogs.Arn",
-		"s3:DeleteObjectVersion logs.Arn/*/threads/*", "s3:GetObject logs.Arn/*/threads/*", "s3:GetObjectVersion logs.Arn/*/threads/*",
-		"s3:PutObject logs.Arn/*/threads/*", "s3:ListBucket logs.Arn", "s3:ListBucketVersions logs.Arn",
-		"sqs:SendMessage reclaimjobs.Arn", "sqs:SendMessage eventdeadletters.Arn",
-		"ssmmessages:OpenDataChannel arn:AWS::Partition:ssm:AWS::Region:AWS::AccountId:session/ecs-execute-command-*",
-	},
-	"reclaim-role": {
-		"dynamodb:GetItem checkpoints.Arn", "dynamodb:UpdateItem checkpoints.Arn",
-		"lambda:InvokeFunction checkpoint.Arn",
-		"events:PutEvents arn:AWS::Partition:events:AWS::Region:AWS::AccountId:event-bus/default if StringEquals events:source sandkeeper",
-		"dynamodb:ConditionCheckItem runs.Arn", "dynamodb:ConditionCheckItem sandboxes.Arn",
-		"dynamodb:DeleteItem sandboxes.Arn if ForAllValues:StringLike dynamodb:LeadingKeys key#*",
-		"dynamodb:GetItem runs.Arn", "dynamodb:GetItem sandboxes.Arn",
-		"dynamodb:UpdateItem runs.Arn", "dynamodb:UpdateItem sandboxes.Arn",
-		"ecs:DescribeTasks " + allTasks + ofCluster, "ecs:StopTask " + allTasks,
-		"logs:CreateLogStream reclaimlogs.Arn", "logs:PutLogEvents reclaimlogs.Arn",
-		"sqs:ChangeMessageVisibility reclaimjobs.Arn", "sqs:DeleteMessage reclaimjobs.Arn",
-		"sqs:GetQueueAttributes reclaimjobs.Arn", "sqs:ReceiveMessage reclaimjobs.Arn",
-	},
-	"session-role": {
-		"dynamodb:GetItem runs.Arn", "dynamodb:PutItem runs.Arn", "dynamodb:UpdateItem runs.Arn", "dynamodb:Query runs.Arn",
-		"dynamodb:Query runs.Arn/index/" + names.ThreadIndex.Name,
-		"dynamodb:GetItem sandboxes.Arn", "dynamodb:PutItem sandboxes.Arn", "dynamodb:UpdateItem sandboxes.Arn",
-		"dynamodb:DeleteItem sandboxes.Arn if ForAllValues:StringLike dynamodb:LeadingKeys key#*",
-		"dynamodb:GetItem checkpoints.Arn", "dynamodb:UpdateItem checkpoints.Arn",
-		"s3:GetObject logs.Arn/*/logs/*", "s3:GetObjectVersion logs.Arn/*/logs/*", "s3:PutObject logs.Arn/*/logs/*", "s3:PutObjectTagging logs.Arn/*/logs/*",
-		spoolRead[0], spoolRead[1],
-		"ecs:DescribeTasks " + allTasks + ofCluster, "ecs:ExecuteCommand " + allTasks, "ecs:ExecuteCommand cluster.Arn",
-		"ecs:RunTask arn:AWS::Partition:ecs:AWS::Region:AWS::AccountId:task-definition/* if ArnEquals ecs:cluster cluster.Arn",
-		"ecs:TagResource " + allTasks + " if StringEquals ecs:CreateAction RunTask",
-		"iam:PassRole sandboxrole.Arn if StringEquals iam:PassedToService ecs-tasks.amazonaws.com",
-		"ssmmessages:OpenDataChannel arn:AWS::Partition:ssm:AWS::Region:AWS::AccountId:session/ecs-execute-command-*",
-		"lambda:GetFunctionUrlConfig arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:keeper-tools",
-		"lambda:InvokeFunction checkpoint.Arn", "lambda:InvokeFunction reap.Arn", "sqs:SendMessage reclaimjobs.Arn",
-		"events:PutEvents arn:AWS::Partition:events:AWS::Region:AWS::AccountId:event-bus/default if StringEquals events:source sandkeeper",
-		"logs:CreateLogStream sessionlogs.Arn", "logs:PutLogEvents sessionlogs.Arn",
-	},
-	"tools-role": {
-		"dynamodb:GetItem runs.Arn", "dynamodb:UpdateItem runs.Arn",
-		"lambda:InvokeFunction reap.Arn",
-		"logs:CreateLogStream toolslogs.Arn", "logs:PutLogEvents toolslogs.Arn",
-		"s3:PutObject logs.Arn/*/spool/*", "s3:PutObjectTagging logs.Arn/*/spool/*",
-	},
-	"schedule-role": {"lambda:InvokeFunction checkpoint.Arn", "lambda:InvokeFunction reap.Arn", "sqs:SendMessage eventdeadletters.Arn"},
-	"sandbox-role": {
-		"ssmmessages:CreateControlChannel *", "ssmmessages:CreateDataChannel *",
-		"ssmmessages:OpenControlChannel *", "ssmmessages:OpenDataChannel *",
-	},
-}
-
-// spoolRead is what reads the spool.
-var spoolRead = []string{"s3:GetObject logs.Arn/*/spool/*", "s3:ListBucket logs.Arn if StringLike s3:prefix */spool/*"}
-
-const ofCluster = " if ArnEquals ecs:cluster cluster.Arn"
-
-const allTasks = "arn:AWS::Partition:ecs:AWS::Region:AWS::AccountId:task/cluster/*"
+// ships is the table of roles: what each may do, and nothing else.
+var ships = roles.Of
 
 // whole explains each statement on every resource.
 var whole = map[string]string{

@@ -183,7 +183,8 @@ var (
 func (s *Spoke) grants() []grant {
 	tagged := tagConditions(s.props.TaskTags)
 	out := []grant{
-		may(describers, grant{actions: []string{"ecs:DescribeTasks"}, resources: s.tasks(), conditions: tagged}),
+		// No tags: of a task that ECS has forgotten there are none to ask for.
+		may(describers, grant{actions: []string{"ecs:DescribeTasks"}, resources: s.tasks(), conditions: s.ownClusters()}),
 		// ListTasks takes no task as resource; the condition keeps it to the clusters.
 		may(listers, grant{actions: []string{"ecs:ListTasks"}, resources: []*string{new("*")}, conditions: s.ownClusters()}),
 		may(askers, grant{actions: []string{"ecs:ExecuteCommand"}, resources: s.tasks(), conditions: tagged}),
