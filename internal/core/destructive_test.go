@@ -197,7 +197,7 @@ var destructive = map[string]path{
 		destroyed: func(w *world) bool { return !w.kept().has("c2") }, blockedBy: []string{"freeze", "hold"},
 	},
 	"what is in a sandbox is replaced by a checkpoint": {
-		site: "Keeper.start: Start", setUp: func(w *world) { checkpointed(w, "c1") },
+		site: "Keeper.startHolding: Start", setUp: func(w *world) { checkpointed(w, "c1") },
 		attempt: func(w *world) {
 			_, _ = w.kept().keeper(w.store.Process).Restore(w.t.Context(), core.RestoreRequest{ThreadKey: thread("thread-r"), ID: "back", Key: "key-thread-r", Instance: "i-thread-r"})
 		},
