@@ -84,6 +84,9 @@ type RunCheckpoint struct {
 	Why      string       // of one that failed or is lost
 	Tries    int          // that failed
 	FailedAt Millis       // when the first of them did; zero: none
+	// Older is the run whose checkpoint its sandbox owed already when it was moved: with this
+	// one's it is stored, or lost.
+	Older RunID
 }
 
 // Owes reports whether the run's own mark must stay for the checkpoint.
@@ -128,6 +131,7 @@ func (t NoteCheckpoint) Landed(r Run) bool {
 type MoveDebt struct {
 	Run       RunKey
 	Instance  InstanceID // as read
+	Older     RunID      // what the row owes, as read
 	Outcome   ReclaimOutcome
 	Now       Millis
 	ExpiresAt Millis // when the run's record may go
@@ -146,15 +150,15 @@ func (t MoveDebt) ApplyRun(r Run) (Run, error) {
 		return Run{}, &RefusedError{Op: t.Name(), Record: "run " + t.Run.String(), Why: why}
 	}
 	r.Row, r.DueAt, r.ReclaimOutcome, r.ExpiresAt = RowNone, 0, t.Outcome, t.ExpiresAt
-	r.Checkpoint.State = CheckpointMoved
+	r.Checkpoint.State, r.Checkpoint.Older = CheckpointMoved, t.Older
 	return r, nil
 }
 
-// ApplyRow: the task is in service. A debt that the row has already passes to the newer
-// run, whose workspace holds the older one's.
+// ApplyRow: the task is in service, and owes what it did. A debt that the row has already
+// passes to the newer run, whose workspace holds the older one's and whose record names it.
 func (t MoveDebt) ApplyRow(row LedgerRow) (LedgerRow, error) {
-	if row.State != LedgerRunning {
-		return LedgerRow{}, &RefusedError{Op: t.Name(), Record: "ledger row " + string(t.Instance), Why: "state"}
+	if why := failing(check{row.State == LedgerRunning, "state"}, check{row.Owed == t.Older, "debt"}); why != "" {
+		return LedgerRow{}, &RefusedError{Op: t.Name(), Record: "ledger row " + string(t.Instance), Why: why}
 	}
 	row.Owed, row.UpdatedAt = t.Run.Run, t.Now
 	return row, nil

@@ -195,11 +195,17 @@ func (c *Reclaimer) moveOn(ctx context.Context, job ReclaimJob, r Run, outcome R
 	if !r.Checkpoint.Owes() {
 		return c.unmark(ctx, job, outcome)
 	}
-	now := nowMillis()
-	err := c.Transactions.MoveDebt(ctx, MoveDebt{
-		Run: r.RunKey, Instance: job.Instance, Outcome: outcome, Now: now, ExpiresAt: now.Add(c.Limits.Retention),
-	})
-	if Refused(err) || isNotFound(err) {
+	row, err := c.Ledger.Row(ctx, job.Instance)
+	if err == nil {
+		now := nowMillis()
+		err = c.Transactions.MoveDebt(ctx, MoveDebt{
+			Run: r.RunKey, Instance: job.Instance, Older: row.Owed, Outcome: outcome, Now: now, ExpiresAt: now.Add(c.Limits.Retention),
+		})
+	}
+	switch {
+	case refusalOf(err) == "debt": // the row's changed meanwhile; the mark is sent again
+		return outcome, nil
+	case Refused(err) || isNotFound(err):
 		return c.unmark(ctx, job, outcome)
 	}
 	return outcome, err
@@ -252,14 +258,20 @@ func (l losses) lose(ctx context.Context, r Run, row *LedgerRow, why string) err
 }
 
 // settle writes what became of a checkpoint on its run's record, and then on the row.
-// What the row owes may be an older run's; the newer workspace holds that one's.
+// What the row owes may be an older run's, and what that one's record names a still older
+// one's; the newer workspace holds all of theirs.
 func (l losses) settle(ctx context.Context, r *Run, row *LedgerRow, final RunCheckpoint) error {
 	if err := l.note(ctx, r, final); err != nil || row == nil || row.Owed == "" {
 		return err
 	}
-	if row.Owed != r.RunKey.Run {
-		older, err := l.runs.Run(ctx, RunKey{Tenant: row.Tenant, Run: row.Owed})
-		if err == nil && (older.Checkpoint.Owes() || older.Checkpoint.State == CheckpointMoved) {
+	next := row.Owed
+	if next == r.RunKey.Run {
+		next = r.Checkpoint.Older
+	}
+	for next != "" {
+		older, err := l.runs.Run(ctx, RunKey{Tenant: row.Tenant, Run: next})
+		if next = older.Checkpoint.Older; err == nil && (older.Checkpoint.Owes() || older.Checkpoint.State == CheckpointMoved) {
+			final.Older = next
 			err = l.note(ctx, &older, final)
 		}
 		if err != nil && !isNotFound(err) {

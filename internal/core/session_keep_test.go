@@ -682,6 +682,55 @@ func TestADebtStaysWithTheSandbox(t *testing.T) {
 	})
 }
 
+// TestNoDebtIsForgotten: a sandbox that goes from turn to turn before anything is stored owes
+// the work of each, and of each it is told what became of it.
+func TestNoDebtIsForgotten(t *testing.T) {
+	for what, end := range map[string]struct {
+		act  func(h *hosting, arn string)
+		want core.CheckpointState
+	}{
+		"the task dies": {func(h *hosting, arn string) { h.fleet.KillTask(arn) }, core.CheckpointLost},
+		"it is stored at last": {func(h *hosting, _ string) {
+			_, err := host{h, "three", "d"}.cancel()
+			h.must(err)
+		}, core.CheckpointDone},
+	} {
+		t.Run(what, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				h := keepingHosting(t)
+				h.keep.began = core.AgentMissing
+				for _, run := range []string{"zero", "one", "two"} {
+					h.ready(startOf(run, "a"+run))
+					h.fleet.Exit(core.RunID(run), 0)
+					_, err := host{h, run, "a" + run}.finish(nil)
+					h.must(err)
+				}
+				arn := h.ready(startOf("three", "d")).Run.TaskARN
+				if row, err := h.store.Row(t.Context(), h.run("three").Instance); err != nil || row.Owed != "two" {
+					t.Errorf("the row owes %q, %v", row.Owed, err)
+				}
+				end.act(h, arn)
+				for range 60 {
+					time.Sleep(20 * time.Second)
+					h.tick()
+					if h.fleet.Capturing("two") {
+						h.must(h.fleet.View(h.store.Process).CommitCapture(t.Context(), "two"))
+					}
+				}
+				for _, run := range []string{"zero", "one", "two"} {
+					if c := h.run(run).Checkpoint; c.State != end.want {
+						t.Errorf("run %s: checkpoint %+v, want %s", run, c, end.want)
+					}
+				}
+				if row, err := h.store.Row(t.Context(), h.run("three").Instance); err != nil || row.State != core.LedgerClosed || row.Owed != "" {
+					t.Errorf("row %+v, %v", row, err)
+				}
+				h.check()
+			})
+		})
+	}
+}
+
 // TestAPausedRunsWorkIsStoredThoughItsContinuationNeverBegins: the run that goes on has the
 // paused one's workspace, and owes it however it ends (I5).
 func TestAPausedRunsWorkIsStoredThoughItsContinuationNeverBegins(t *testing.T) {

@@ -421,8 +421,12 @@ func (s *Session) resume(ctx context.Context, st *starting, box Sandbox, latest 
 	}
 	t := Resumed{Run: st.run.RunKey, Epoch: st.run.Epoch, Instance: st.run.Instance, Was: st.run.Start, Sandbox: box, Now: nowMillis()}
 	if latest.Checkpoint.Owes() {
+		row, err := s.Launcher.Ledger.Row(ctx, box.Instance)
+		if err != nil {
+			return "", err
+		}
 		t.Debt = &MoveDebt{
-			Run: latest.RunKey, Instance: box.Instance, Outcome: ReclaimInUse, Now: t.Now, ExpiresAt: t.Now.Add(s.limits().Retention),
+			Run: latest.RunKey, Instance: box.Instance, Older: row.Owed, Outcome: ReclaimInUse, Now: t.Now, ExpiresAt: t.Now.Add(s.limits().Retention),
 		}
 	}
 	err = s.Binds.Resume(ctx, t)
@@ -431,7 +435,7 @@ func (s *Session) resume(ctx context.Context, st *starting, box Sandbox, latest 
 		if err != nil && !isNotFound(err) {
 			return "", err
 		}
-	case "instance", "latest-run", "reclaiming", "task", "row", "not-owed", "state":
+	case "instance", "latest-run", "reclaiming", "task", "row", "not-owed", "state", "debt":
 		return "sandbox", nil // another was faster
 	default:
 		return "", err

@@ -469,6 +469,8 @@ func TestTransactionsRefuse(t *testing.T) {
 		_, err := move.ApplyRow(core.LedgerRow{State: state})
 		checkRefused(t, "a debt for a row "+string(state), "move debt", "state", err)
 	}
+	_, err = move.ApplyRow(core.LedgerRow{State: core.LedgerRunning, Owed: "older"})
+	checkRefused(t, "a debt for a row that owes what was not read", "move debt", "debt", err)
 	if err := without.CheckSandbox(&core.Sandbox{Instance: "other"}); err != nil {
 		t.Errorf("condemn of a task that no record names: %v", err)
 	}

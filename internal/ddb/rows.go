@@ -148,6 +148,7 @@ type checkpointRow struct {
 	Why      string               `dynamodbav:"why"`
 	Tries    int                  `dynamodbav:"tries"`
 	FailedAt core.Millis          `dynamodbav:"failedAt"`
+	Older    core.RunID           `dynamodbav:"older,omitempty"`
 }
 
 type startRow struct {

@@ -193,6 +193,7 @@ func (s *Transactions) debtItems(t core.MoveDebt) ([]types.TransactWriteItem, er
 	owing.need(over(), stands(core.RowReclaim), is("instanceId", t.Instance), owes())
 	owing.set("reclaimOutcome", t.Outcome)
 	owing.set("checkpoint.state", core.CheckpointMoved)
+	owing.set("checkpoint.older", t.Older)
 	owing.settle()
 	owing.keep(t.ExpiresAt)
 	run, err := owing.part(s.runs, key(runPK(t.Run), skRun))
@@ -200,7 +201,7 @@ func (s *Transactions) debtItems(t core.MoveDebt) ([]types.TransactWriteItem, er
 		return nil, err
 	}
 	ledger := newChange(rowPK(t.Instance))
-	ledger.need(is("state", core.LedgerRunning))
+	ledger.need(is("state", core.LedgerRunning), is("owed", t.Older))
 	ledger.set("owed", t.Run.Run)
 	ledger.set("updatedAt", t.Now)
 	row, err := ledger.part(s.sandboxes, key(rowPK(t.Instance), skRow))

@@ -304,7 +304,7 @@ func TestTransactionsCarryTheirConditions(t *testing.T) {
 			return ddb.NewTransactions(c, "runs", "sandboxes").MoveDebt(ctx, core.MoveDebt{Run: core.RunKey{Tenant: "a", Run: "r"}, Instance: "i"})
 		}, []string{
 			"Update runs a#r run: v = 1 AND status IN completed, failed, aborted AND dueKind = reclaim AND instanceId = i AND checkpoint.state IN owed, failed",
-			"Update sandboxes task#i row: v = 1 AND state = running",
+			"Update sandboxes task#i row: v = 1 AND state = running AND attribute_not_exists owed",
 		}},
 		{"condemn, no record", func(ctx context.Context, c *dynamodb.Client) error {
 			return ddb.NewTransactions(c, "runs", "sandboxes").Condemn(ctx, core.Condemn{Instance: "i", Key: "k", DueAt: 9})

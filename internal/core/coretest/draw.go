@@ -470,7 +470,7 @@ func drawCondemn(rt *rapid.T, v trio) core.Condemn {
 
 func drawMoveDebt(rt *rapid.T, v trio) core.MoveDebt {
 	return core.MoveDebt{
-		Run: v.run.RunKey, Instance: v.row.Instance, Outcome: outcomes.Draw(rt, "becomes"), Now: moments.Draw(rt, "now"), ExpiresAt: times.Draw(rt, "expires"),
+		Run: v.run.RunKey, Instance: v.row.Instance, Older: as(rt, "older", v.row.Owed, debtors), Outcome: outcomes.Draw(rt, "becomes"), Now: moments.Draw(rt, "now"), ExpiresAt: times.Draw(rt, "expires"),
 	}
 }
 
