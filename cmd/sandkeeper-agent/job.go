@@ -184,7 +184,7 @@ func (w *work) failed(ctx context.Context, err error) {
 	}
 }
 
-func shorten(text string) string { return text[:min(len(text), 1000)] }
+func shorten(text string) string { return core.Clip(text, 1000) }
 
 func (w *work) do(ctx context.Context) (err error) {
 	if w.job.Kind == transfer.JobSetup {

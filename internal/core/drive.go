@@ -566,7 +566,7 @@ func (s *Sweep) finishOf(j job, end ended) (Finish, error) {
 	}
 	switch {
 	case r.Sealed != nil:
-		f.Status, f.Error = sealedStatus(*r.Sealed)
+		f.Status, f.Error = sealedStatus(r)
 		f.ExitCode = new(r.Sealed.ExitCode)
 		if r.Sealed.Side != "" {
 			f.Transcript.Complete, f.Transcript.Side = false, r.Sealed.Side
@@ -593,11 +593,31 @@ func (r Run) givenUp() bool {
 	return r.CancelRequested != 0 || r.Ending != nil && (r.Ending.Reason == EndCancelled || r.Ending.Reason == EndFailed)
 }
 
-func sealedStatus(sealed Sealed) (Status, *RunError) {
-	if sealed.ExitCode == 0 {
+// sealedStatus is how a run ended whose agent ended. The status with which one ended that
+// was told to is no error of its own, and its run's error says so.
+func sealedStatus(r Run) (Status, *RunError) {
+	exit, message := r.Sealed.ExitCode, r.Sealed.Stderr
+	if exit == 0 {
 		return Completed, nil
 	}
-	return Failed, &RunError{Code: "agent-exit", Message: sealed.Stderr}
+	if why := r.toEnd(); why != "" {
+		message = fmt.Sprintf("exit status %d, read after the run was to end (%s)", exit, why)
+		if r.Sealed.Stderr != "" {
+			message += ": " + r.Sealed.Stderr
+		}
+	}
+	return Failed, &RunError{Code: "agent-exit", Message: message}
+}
+
+// toEnd is why a run was to end before its agent's end was read; "" for a run that was not.
+func (r Run) toEnd() EndReason {
+	switch {
+	case r.Ending != nil:
+		return r.Ending.Reason
+	case r.CancelRequested != 0:
+		return EndCancelled
+	}
+	return ""
 }
 
 // unsealedStatus: what a user or the clock ended is aborted, what ended by itself

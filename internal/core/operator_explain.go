@@ -113,6 +113,10 @@ func evidenceOf(k Known, now Millis) []Point {
 	if r.Sealed != nil {
 		add(true, Point{What: "sealed", Says: fmt.Sprintf("its agent ended with exit status %d, and the log holds every byte", r.Sealed.ExitCode), At: r.Sealed.At})
 	}
+	add(r.CancelRequested != 0, Point{What: "cancel", Says: "somebody cancelled it, or its host was gone and its definition says so", At: r.CancelRequested})
+	if r.Ending != nil {
+		add(true, Point{What: "ending", Says: "it was decided to end it: " + string(r.Ending.Reason), At: r.Ending.At})
+	}
 	if r.Error != nil {
 		add(true, Point{What: r.Error.Code, Says: errorSays(r), At: r.FinishedAt})
 	}

@@ -77,10 +77,17 @@ func (s *Session) Fail(ctx context.Context, q FailRequest) (EndReport, error) {
 		return EndReport{Ended: true, Run: viewOf(r)}, s.announce(ctx, r)
 	}
 	report, err := s.endOrLeave(ctx, r, EndRun{Reason: EndFailed, Error: new(RunError(q.Error))}, "error")
-	if err == nil && r.Ending == nil {
+	if err == nil && r.Ending == nil && gaveUp(report, q.Error) {
 		s.hooks().tell(ctx, HookError, r, ErrorDetail(q.Error))
 	}
 	return report, err
+}
+
+// gaveUp reports whether a run ended, or ends, with its host's error: one whose agent had
+// ended before ends as that did.
+func gaveUp(report EndReport, host RunFault) bool {
+	v := report.Run
+	return v.Ending == EndFailed && (!report.Ended || v.Error != nil && *v.Error == host)
 }
 
 // endOrLeave ends a run whose end is recorded. What fails is logged: the next call or a

@@ -287,6 +287,41 @@ var ends = []struct {
 		_, err := e.self().Fail(e.t.Context(), core.FailRequest{RunKey: key("r"), Host: e.q.Host, Error: core.RunFault{Code: "host"}})
 		e.must(err)
 	}, fate{status: core.Failed, code: "host", sandbox: "gone", whole: true, told: "ready r, error r, destroyed r"}},
+	{"a host's error after its agent's end is a finish, and no error is told", nil, func(e *ending) {
+		e.started()
+		e.fleet.Exit("r", 0)
+		_, err := e.self().Fail(e.t.Context(), core.FailRequest{RunKey: key("r"), Host: e.q.Host, Error: core.RunFault{Code: "host"}})
+		e.must(err)
+	}, fate{status: core.Completed, sandbox: "gone", head: "checkpoint-r", checkpoint: core.CheckpointDone, whole: true, told: "ready r, destroyed r"}},
+	{"a host's error after the log was sealed is a finish, and no error is told", nil, func(e *ending) {
+		e.started()
+		e.fleet.Exit("r", 0)
+		_, err := e.self().Tail(e.t.Context(), core.TailRequest{RunKey: key("r"), Host: e.q.Host})
+		e.must(err)
+		if e.run("r").Sealed == nil {
+			e.t.Error("the log is not sealed")
+		}
+		_, err = e.self().Fail(e.t.Context(), core.FailRequest{RunKey: key("r"), Host: e.q.Host, Error: core.RunFault{Code: "host"}})
+		e.must(err)
+	}, fate{status: core.Completed, sandbox: "warm", head: "checkpoint-r", checkpoint: core.CheckpointDone, whole: true, told: "ready r"}},
+	{"an agent that was told to end has no error of its own", nil, func(e *ending) {
+		e.started()
+		e.fleet.Exit("r", 143)
+		_, err := e.me.cancel()
+		e.must(err)
+		v, err := e.self().Get(e.t.Context(), core.GetRequest{RunKey: key("r")})
+		e.must(err)
+		if v.Ending != core.EndCancelled || !strings.Contains(v.Error.Message, "exit status 143, read after the run was to end (cancelled)") {
+			e.t.Errorf("ending %q, error %+v", v.Ending, v.Error)
+		}
+		said := ""
+		for _, p := range core.Explain(core.Known{Run: e.run("r")}, now(), e.limits).Evidence {
+			said += p.What + ": " + p.Says + "\n"
+		}
+		if !strings.Contains(said, "cancel: somebody cancelled it") || !strings.Contains(said, "ending: it was decided to end it: cancelled") {
+			e.t.Errorf("explained:\n%s", said)
+		}
+	}, fate{status: core.Failed, code: "agent-exit", sandbox: "gone", head: "checkpoint-r", checkpoint: core.CheckpointDone, whole: true, told: "ready r, destroyed r"}},
 	{"a host that dies right after it decided an end is waited for no longer than needed", nil, func(e *ending) {
 		e.started()
 		s := e.with(e.session(e.failing("terminate")))

@@ -89,7 +89,7 @@ func (e *startError) Unwrap() error { return e.err }
 // giveUp ends a run whose start failed, and reports the first error.
 func (s *Session) giveUp(ctx context.Context, r Run, failed *startError) error {
 	message := failed.err.Error()
-	why := EndRun{Reason: EndFailed, Error: &RunError{Code: failed.code, Message: message[:min(len(message), maxMessage)]}}
+	why := EndRun{Reason: EndFailed, Error: &RunError{Code: failed.code, Message: Clip(message, maxMessage)}}
 	if _, err := s.end(ctx, r, why); err != nil {
 		s.log().WarnContext(ctx, "end run", "phase", "error", "run", r.RunKey.String(), "err", err)
 	}

@@ -95,9 +95,9 @@ const maxSaid = 1000
 func said(payload []byte) string {
 	var failure struct{ ErrorMessage string }
 	if json.Unmarshal(payload, &failure) == nil && failure.ErrorMessage != "" {
-		return failure.ErrorMessage[:min(len(failure.ErrorMessage), maxSaid)]
+		return core.Clip(failure.ErrorMessage, maxSaid)
 	}
-	return string(payload[:min(len(payload), maxSaid)])
+	return core.Clip(string(payload), maxSaid)
 }
 
 // turnedAway has a call made again only where Lambda has refused to begin it.

@@ -46,10 +46,10 @@ func TestInvokeGivesTheFunctionsAnswer(t *testing.T) {
 func TestAFunctionThatFailsIsAFunctionError(t *testing.T) {
 	f := newFunctions(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Amz-Function-Error", "Unhandled")
-		_ = json.NewEncoder(w).Encode(map[string]string{"errorMessage": strings.Repeat("x", 2000), "errorType": "E"})
+		_ = json.NewEncoder(w).Encode(map[string]string{"errorMessage": "x" + strings.Repeat("日", 2000), "errorType": "E"})
 	})
 	_, err := f.Invoke(t.Context(), "tool", nil)
-	if e, ok := errors.AsType[*core.FunctionError](err); !ok || e.Function != "tool" || len(e.Message) != 1000 {
+	if e, ok := errors.AsType[*core.FunctionError](err); !ok || e.Function != "tool" || e.Message != "x"+strings.Repeat("日", 333) {
 		t.Errorf("%v", err)
 	}
 }
