@@ -83,7 +83,7 @@ func (o Options) session(c *clock, limits core.Limits, places core.Places) *core
 		LogBucket: out(names.OutBucket), ReclaimQueue: out(names.OutReclaimQueue), EventBus: out(names.OutEventBus),
 		CheckpointFunction: out(names.OutCheckpoint), ToolsFunction: out(names.OutTools), ReapFunction: out(names.OutReapFunction),
 		Cluster: out(names.OutCluster), Install: out(names.OutInstall), HostFunctions: o.HostFunctions,
-		Quota: core.Quota{Each: o.SandboxesPerTenant, Of: o.TenantQuotas}, Limits: limits, Logger: o.Logger,
+		Quota: core.Quota{Each: o.SandboxesPerTenant, Of: o.TenantQuotas}, Limits: limits, Logger: o.Logger, Holds: true,
 		DynamoDB: func(d *dynamodb.Options) { d.APIOptions = append(d.APIOptions, c.watch) },
 		S3:       func(s *s3.Options) { s.UsePathStyle = o.AWS.BaseEndpoint != nil },
 	}.Session()

@@ -29,6 +29,21 @@ type Executor interface {
 	Exec(ctx context.Context, target ExecTarget, script string, input []byte) (ExecResult, error)
 }
 
+// ExecSession is one session with a container that is held open: many scripts, one after
+// another, at the price of one call of ECS.
+type ExecSession interface {
+	// Exec runs a script as [Executor.Exec] does, without input. One that is not answered
+	// whole ends the session: every later call fails.
+	Exec(ctx context.Context, script string) (ExecResult, error)
+	// Close ends the session, and a script that runs in it.
+	Close()
+}
+
+// ExecDialer opens sessions that are held.
+type ExecDialer interface {
+	Dial(ctx context.Context, target ExecTarget) (ExecSession, error)
+}
+
 // Healing says whether a failed question may be answered if asked again.
 type Healing string
 

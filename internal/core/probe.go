@@ -81,6 +81,18 @@ type PageReply struct {
 	Stderr string `json:"stderr,omitempty"`
 }
 
+// PageSession is a session with one container in which pages are asked for, one at a time.
+// A page that is not answered whole ends it: every later one fails.
+type PageSession interface {
+	Page(ctx context.Context, request PageRequest) (PageReply, error)
+	Close()
+}
+
+// PageHolder opens sessions that are held.
+type PageHolder interface {
+	HoldPages(ctx context.Context, target ExecTarget) (PageSession, error)
+}
+
 // TerminateRequest asks that a run's agent and all its descendants end.
 type TerminateRequest struct {
 	RunKey

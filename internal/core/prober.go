@@ -15,6 +15,7 @@ type JournalProber struct {
 	Sandboxes Sandboxes
 	Format    JournalFormat
 	Limits    Limits
+	Dialer    ExecDialer // nil: no sessions are held
 }
 
 // Probe asks each run's journal, at most ProbeWidth at a time and started no
@@ -145,11 +146,7 @@ func reasonFor(err error) (string, Healing) {
 
 // Page reads a piece of a journal and cuts it where the agent's output ends.
 func (p *JournalProber) Page(ctx context.Context, q PageRequest) (PageReply, error) {
-	compose := p.Format.WaitingPageScript
-	if q.Files {
-		compose = p.Format.FilesScript
-	}
-	script, err := compose(q.Run, q.From, p.Limits.Page, PageWait{time.Duration(q.WaitSeconds) * time.Second, q.Beyond, q.Follow})
+	script, err := p.pageScript(q)
 	if err != nil {
 		return PageReply{}, err
 	}
@@ -161,6 +158,19 @@ func (p *JournalProber) Page(ctx context.Context, q PageRequest) (PageReply, err
 	if err != nil {
 		return PageReply{}, err
 	}
+	return p.cut(q, page)
+}
+
+func (p *JournalProber) pageScript(q PageRequest) (string, error) {
+	compose := p.Format.WaitingPageScript
+	if q.Files {
+		compose = p.Format.FilesScript
+	}
+	return compose(q.Run, q.From, p.Limits.Page, PageWait{time.Duration(q.WaitSeconds) * time.Second, q.Beyond, q.Follow})
+}
+
+// cut makes of a page what may be appended.
+func (p *JournalProber) cut(q PageRequest, page JournalPage) (PageReply, error) {
 	if !page.Present && q.From == 0 {
 		return PageReply{End: true}, nil
 	}
@@ -186,6 +196,45 @@ func (p *JournalProber) Page(ctx context.Context, q PageRequest) (PageReply, err
 	}
 	return reply, nil
 }
+
+// HoldPages opens a session in which pages are asked for.
+func (p *JournalProber) HoldPages(ctx context.Context, target ExecTarget) (PageSession, error) {
+	session, err := p.Dialer.Dial(ctx, target)
+	if err != nil {
+		return nil, err
+	}
+	return &heldPages{prober: p, session: session, inodes: map[bool]int64{}}, nil
+}
+
+// heldPages is a session in which pages are asked for. It knows the files that it has
+// seen: what is another file is not what goes on.
+type heldPages struct {
+	prober  *JournalProber
+	session ExecSession
+	inodes  map[bool]int64 // of the journal, and of the side journal
+}
+
+func (h *heldPages) Page(ctx context.Context, q PageRequest) (PageReply, error) {
+	script, err := h.prober.pageScript(q)
+	if err != nil {
+		return PageReply{}, err
+	}
+	out, err := h.session.Exec(ctx, script)
+	if err != nil {
+		return PageReply{}, err
+	}
+	page, err := ParsePage(out.Stdout)
+	if err != nil {
+		return PageReply{}, err
+	}
+	if known := h.inodes[q.Files]; known != 0 && known != page.Inode {
+		return PageReply{}, &JournalError{Op: "page", Healing: Retry, Reason: reasonRewritten}
+	}
+	h.inodes[q.Files] = page.Inode
+	return h.prober.cut(q, page)
+}
+
+func (h *heldPages) Close() { h.session.Close() }
 
 // List lists a sandbox's journal directory.
 func (p *JournalProber) List(ctx context.Context, target ExecTarget) (JournalListing, error) {

@@ -39,8 +39,13 @@ type Session struct {
 	Places     Places // where a definition may name others; the zero value: anywhere
 	Logger     *slog.Logger
 
+	// Held holds a session with the sandbox of each run that is followed; nil: each question
+	// is a session of its own, as functions need it, which may end after each call.
+	Held PageHolder
+
 	tails     tails
 	fileTails tails
+	follows   heldTails
 }
 
 // ThreadKeeper is what a session needs of the keeper of checkpoints.
@@ -305,6 +310,7 @@ func (s *Session) Detach(ctx context.Context, q HostRequest) (RenewReport, error
 			r = left
 		}
 	}
+	s.giveWay(ctx, q.RunKey)()
 	if r.ClaimNonce == q.Host && r.Row == RowDetached {
 		s.giveBack(ctx, r, "disconnect")
 	}
@@ -329,6 +335,7 @@ func (s *Session) Interrupt(ctx context.Context, q HostRequest) (RenewReport, er
 			return RenewReport{}, lostClaim("interrupt", q.RunKey, err)
 		}
 	}
+	s.giveWay(ctx, q.RunKey)()
 	s.giveBack(ctx, r, "pause")
 	return RenewReport{Run: viewOf(r), Cancel: r.CancelRequested != 0}, nil
 }

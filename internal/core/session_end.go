@@ -38,6 +38,7 @@ func (s *Session) Cancel(ctx context.Context, q CancelRequest) (EndReport, error
 		s.nudge(ctx, r)
 		return EndReport{Waiting: "host", Run: viewOf(r)}, nil
 	}
+	defer s.giveWay(ctx, q.RunKey)()
 	return s.endOrLeave(ctx, r, EndRun{Reason: EndCancelled}, "abort")
 }
 
@@ -76,6 +77,7 @@ func (s *Session) Fail(ctx context.Context, q FailRequest) (EndReport, error) {
 	case r.Status.Terminal():
 		return EndReport{Ended: true, Run: viewOf(r)}, s.announce(ctx, r)
 	}
+	defer s.giveWay(ctx, q.RunKey)()
 	report, err := s.endOrLeave(ctx, r, EndRun{Reason: EndFailed, Error: new(RunError(q.Error))}, "error")
 	if err == nil && r.Ending == nil && gaveUp(report, q.Error) {
 		s.hooks().tell(ctx, HookError, r, ErrorDetail(q.Error))

@@ -89,24 +89,13 @@ func (s *Session) lookFiles(ctx context.Context, q TailRequest, report TailRepor
 		return report, nil
 	}
 	// However fast an agent changes files, it has no more asked of ECS than one that writes.
-	if _, ask := s.fileTails.ask(r, 0); !ask {
+	if _, ask := s.fileTails.ask(r, 0, s.holds(r) && s.follows.open(r.RunKey)); !ask {
 		return report, nil
 	}
-	hold := s.exec(r, ExecFiles)
-	switch err := hold.take(ctx, execWithin+MaxPageWait); {
-	case errors.Is(err, errExecBusy):
-		report.Waiting = "busy"
-		return report, nil
-	case err != nil:
-		return TailReport{}, err
-	}
-	defer hold.free(ctx)
-	until, cancel := context.WithTimeout(ctx, execWithin+MaxPageWait)
-	defer cancel()
-	page, err := s.Prober.Page(until, PageRequest{
+	page, err := s.askFiles(ctx, PageRequest{
 		RunKey: r.RunKey, Target: targetOf(r), Nonce: r.Nonce, From: q.From, Files: true, Beyond: q.From,
 		WaitSeconds: int64(max(0, min(wait, MaxPageWait)) / time.Second),
-	})
+	}, r)
 	if err != nil {
 		if ctx.Err() != nil {
 			return TailReport{}, ctx.Err()
@@ -118,6 +107,21 @@ func (s *Session) lookFiles(ctx context.Context, q TailRequest, report TailRepor
 	report.Next = q.From + int64(len(report.Data))
 	s.tellFiles(ctx, r, q.From, report.Data)
 	return report, nil
+}
+
+// askFiles reads the side journal in its sandbox.
+func (s *Session) askFiles(ctx context.Context, q PageRequest, r Run) (PageReply, error) {
+	ctx, cancel := context.WithTimeout(ctx, execWithin+MaxPageWait)
+	defer cancel()
+	if s.holds(r) {
+		return s.heldPage(ctx, q, r, q.From)
+	}
+	hold := s.exec(r, ExecFiles)
+	if err := hold.take(ctx, execWithin+MaxPageWait); err != nil {
+		return PageReply{}, busyError("files", err)
+	}
+	defer hold.free(ctx)
+	return s.Prober.Page(ctx, q)
 }
 
 // maxHookEvents is how much of a side journal one call of the file hook is told, bytes: an

@@ -82,6 +82,7 @@ func (s *Session) Finish(ctx context.Context, q FinishRequest) (FinishReport, er
 	case r.Ending != nil || r.Status != Running:
 		return FinishReport{}, refusedRun("finish", q.RunKey, claimLost)
 	}
+	defer s.giveWay(ctx, q.RunKey)()
 	r, waiting, err := s.seal(ctx, r)
 	if waiting != "" || err != nil {
 		return FinishReport{State: Finishing, Waiting: waiting, Run: viewOf(r)}, lostClaim("finish", q.RunKey, err)

@@ -56,18 +56,22 @@ func (s *Session) next(ctx context.Context, from int64, r Run, wait time.Duratio
 			return page, fromSpool, nil
 		}
 	}
-	known, ask := s.tails.ask(r, spooled.Newest)
+	held := s.holds(r) && s.tails.unspooled(r.RunKey, spooled.Newest)
+	if !held && s.follows.open(r.RunKey) {
+		s.giveWay(ctx, r.RunKey)()
+	}
+	known, ask := s.tails.ask(r, spooled.Newest, s.follows.open(r.RunKey))
 	if !ask {
 		return page, fromSpool, nil
-	}
-	if err := s.unoccupied(ctx, "tail", r, ExecOf(ExecTail, r)); err != nil {
-		return PageReply{}, fromSandbox, err
 	}
 	if wait -= waitSpare; wait >= waitLeast && spooled.Newest == 0 && r.ExitedAt == 0 {
 		q.WaitSeconds, q.Beyond = int64(min(wait, MaxPageWait)/time.Second), max(known, from)
 	}
-	page, err := s.asked(ctx, q, r)
-	if err != nil {
+	page, err := s.asked(ctx, q, r, from, held)
+	switch {
+	case refusalOf(err) != "":
+		return PageReply{}, fromSandbox, err
+	case err != nil:
 		return PageReply{}, fromSandbox, &unheard{err}
 	}
 	s.tails.answered(r.RunKey, page.Size, spooled.End)
@@ -77,7 +81,13 @@ func (s *Session) next(ctx context.Context, from int64, r Run, wait time.Duratio
 // asked has the sandbox answer. Where that may take a while the record is looked at
 // meanwhile: a cancel that is recorded, or the word that the agent has ended, lets nobody
 // wait on.
-func (s *Session) asked(ctx context.Context, q PageRequest, r Run) (PageReply, error) {
+func (s *Session) asked(ctx context.Context, q PageRequest, r Run, from int64, held bool) (PageReply, error) {
+	if held {
+		return s.heldPage(ctx, q, r, from)
+	}
+	if err := s.unoccupied(ctx, "tail", r, ExecOf(ExecTail, r)); err != nil {
+		return PageReply{}, err
+	}
 	if q.WaitSeconds == 0 {
 		return s.Prober.Page(ctx, q)
 	}
@@ -106,7 +116,7 @@ func (s *Session) overtaken(ctx context.Context, r Run, hold *execHold) (_ conte
 			now, err := s.runs().Run(ctx, r.RunKey)
 			moved := err == nil && (now.CancelRequested != r.CancelRequested || now.Epoch != r.Epoch || now.ExitedAt != r.ExitedAt)
 			if moved || n%holdLook == 0 && hold.stolen(ctx) {
-				cancel(&JournalError{Op: "page", Healing: Retry, Reason: "overtaken"})
+				cancel(errOvertaken)
 				return
 			}
 		}
@@ -168,12 +178,22 @@ func (t *tails) with(key RunKey, do func(*tail)) {
 	do(t.all[key])
 }
 
+// unspooled tells whether the spool, whose newest piece is given, lacks what the journal
+// has.
+func (t *tails) unspooled(key RunKey, newest Millis) (lacks bool) {
+	t.with(key, func(k *tail) { lacks = newest == 0 || k.late })
+	return lacks
+}
+
 // ask tells whether to ask the sandbox now, which then counts as asked, and how long the
-// journal was the last time.
-func (t *tails) ask(r Run, newest Millis) (size int64, now bool) {
+// journal was the last time. In a session that is held questions are free.
+func (t *tails) ask(r Run, newest Millis, held bool) (size int64, now bool) {
 	t.with(r.RunKey, func(k *tail) {
 		if k.epoch != r.Epoch {
 			k.epoch, k.begun = r.Epoch, time.Now()
+		}
+		if size, now = k.size, held; held {
+			return
 		}
 		pace := tailPace
 		switch {
@@ -188,7 +208,6 @@ func (t *tails) ask(r Run, newest Millis) (size int64, now bool) {
 		if now = k.asked.IsZero() || time.Since(k.asked) >= pace; now {
 			k.asked = time.Now()
 		}
-		size = k.size
 	})
 	return size, now
 }

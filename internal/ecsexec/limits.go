@@ -24,6 +24,10 @@ type Limits struct {
 	// 2 s where messages are lost; it can exceed the caller's deadline. 2 s.
 	Parting time.Duration
 
+	// Idle is how long the shell of a held session waits for the next script, or lets one
+	// run: a client that has gone keeps one of the agent's slots so long. 90 s.
+	Idle time.Duration
+
 	Stdout int // largest answer in bytes; one byte more is an error, never a cut answer; 4 MiB
 	Input  int // largest input in bytes; it is held in a shell variable; 1 MiB
 }
@@ -39,6 +43,7 @@ func DefaultLimits() Limits {
 		Ping:        30 * time.Second,
 		Linger:      10 * time.Second,
 		Parting:     2 * time.Second,
+		Idle:        90 * time.Second,
 		Stdout:      4 << 20,
 		Input:       1 << 20,
 	}
@@ -55,6 +60,7 @@ func (l Limits) orDefaults() Limits {
 		Ping:        cmp.Or(l.Ping, d.Ping),
 		Linger:      cmp.Or(l.Linger, d.Linger),
 		Parting:     cmp.Or(l.Parting, d.Parting),
+		Idle:        cmp.Or(l.Idle, d.Idle),
 		Stdout:      cmp.Or(l.Stdout, d.Stdout),
 		Input:       cmp.Or(l.Input, d.Input),
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"sync"
 	"time"
 
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
@@ -38,7 +39,8 @@ func (e *Executor) attend(ctx context.Context, c channel, work job, limits Limit
 	if f != nil {
 		return core.ExecResult{}, f
 	}
-	s := &session{conn: conn, limits: limits, stream: newStream(), reply: newReply(work.mark, limits.Stdout), typed: work.typed}
+	s := newSession(conn, limits, newReply(work.mark, limits.Stdout))
+	s.typed = work.typed
 	return s.run(ctx, c.token)
 }
 
@@ -114,6 +116,7 @@ type session struct {
 	reply  *reply
 	typed  [][]byte // for the shell, once it is ready
 
+	waits bool // for the shell to be ready, rather than for its answer
 	heard bool // any output came
 	over  bool // nobody is at the other end any more
 }
@@ -129,28 +132,66 @@ type verdict struct {
 	failure *failure // nil: the trailer is complete
 }
 
+func newSession(conn socket, limits Limits, r *reply) *session {
+	return &session{conn: conn, limits: limits, stream: newStream(), reply: r}
+}
+
 // run opens the channel and turns messages into the answer. The socket is closed
 // when it returns.
-func (s *session) run(ctx context.Context, token string) (core.ExecResult, *failure) {
+func (s *session) run(ctx context.Context, token string) (result core.ExecResult, f *failure) {
+	s.attended(ctx, func(link context.Context, arrivals <-chan arrival) {
+		if err := s.open(ctx, token); err != nil {
+			f = &failure{judgeContext(ctx, retryable("channel-cut")), err}
+			return
+		}
+		v := s.converse(ctx, link, arrivals)
+		s.leave(link, arrivals)
+		result, f = s.outcome(v)
+	})
+	return result, f
+}
+
+// attended does something with an open socket, whose messages arrive and which is kept
+// alive meanwhile, and closes it.
+func (s *session) attended(ctx context.Context, do func(link context.Context, arrivals <-chan arrival)) {
 	// The reader and the good-bye outlive the caller's deadline.
 	link, hangUp := context.WithCancel(context.WithoutCancel(ctx))
 	arrivals := make(chan arrival, 1)
-	done := make(chan struct{}, 2)
-	go func() { s.read(link, arrivals); done <- struct{}{} }()
-	go func() { s.keepAlive(link); done <- struct{}{} }()
+	var attendants sync.WaitGroup
+	attendants.Go(func() { s.read(link, arrivals) })
+	attendants.Go(func() { s.keepAlive(link) })
 	defer func() {
 		hangUp()
 		s.conn.CloseNow() // nothing to report: the answer is known or lost already
-		<-done
-		<-done
+		attendants.Wait()
 	}()
+	do(link, arrivals)
+}
+
+// ready opens the channel and waits until the shell says that it can be typed to.
+func (s *session) ready(ctx, link context.Context, token string, arrivals <-chan arrival) *failure {
 	if err := s.open(ctx, token); err != nil {
-		return core.ExecResult{}, &failure{judgeContext(ctx, retryable("channel-cut")), err}
+		s.over = true
+		return &failure{judgeContext(ctx, retryable("channel-cut")), err}
 	}
+	s.waits = true
 	v := s.converse(ctx, link, arrivals)
+	s.waits = false
+	if v.failure == nil && !s.reply.ready {
+		_, v.failure = s.outcome(v)
+	}
+	return v.failure
+}
+
+// leave parts from a command that may still be there.
+func (s *session) leave(link context.Context, arrivals <-chan arrival) {
 	if !s.over && !s.stream.paused {
 		s.part(link, arrivals)
 	}
+}
+
+// outcome is what a verdict comes to.
+func (s *session) outcome(v verdict) (core.ExecResult, *failure) {
 	if v.failure != nil {
 		return core.ExecResult{}, v.failure
 	}
@@ -277,6 +318,9 @@ func (s *session) hear(ctx context.Context, a arrival) *verdict {
 		return &verdict{failure: &failure{judgeClosing(*n.closed), agentText(*n.closed)}}
 	}
 	if s.reply.ready {
+		if s.waits {
+			return &verdict{}
+		}
 		for _, line := range s.typed {
 			s.stream.enqueue(time.Now(), line)
 		}

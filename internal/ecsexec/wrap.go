@@ -111,10 +111,17 @@ func wrapper(a assignment, readScript string) string {
 		b.WriteString(readTyped("_sk_i", lineCount(text), text))
 		stdin, redirect = feedInput, ""
 	}
-	fmt.Fprintf(&b, `_sk_m begin; _sk_r=$( { { %s/bin/sh -c "$_sk_c"%s 3>&- 4>&-; printf %%s $? >&4; }`, stdin, redirect)
-	fmt.Fprintf(&b, ` | { head -c %d || printf x >&4; } | base64 >&3 || printf x >&4; } 4>&1; ); `, a.limits.Stdout+1)
-	b.WriteString(`kill $_sk_w; case $_sk_r in (""|*[!0-9]*) _sk_r=lost;; esac; _sk_end $_sk_r'`)
+	b.WriteString(runScript(stdin, redirect, a.limits))
+	b.WriteString(`kill $_sk_w; _sk_end $_sk_r'`)
 	return b.String()
+}
+
+// runScript prints a script's stdout between its begin and its trailer, whose word it
+// leaves.
+func runScript(stdin, redirect string, limits Limits) string {
+	return fmt.Sprintf(`_sk_m begin; _sk_r=$( { { %s/bin/sh -c "$_sk_c"%s 3>&- 4>&-; printf %%s $? >&4; }`, stdin, redirect) +
+		fmt.Sprintf(` | { head -c %d || printf x >&4; } | base64 >&3 || printf x >&4; } 4>&1; ); `, limits.Stdout+1) +
+		`case $_sk_r in (""|*[!0-9]*) _sk_r=lost;; esac; `
 }
 
 // feedInput decodes the input into the script's stdin. A script need not read all

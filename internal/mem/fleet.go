@@ -25,6 +25,8 @@ type Fleet struct {
 	tasks     map[string]*fleetTask
 	snapshots map[core.SnapshotID]fleetSnapshot
 	next      int
+	sessions  int // held ever
+	ended     int // of them
 
 	// PageBytes is the largest page of a journal, and RestBytes the most of it that a
 	// probe carries along. A test that wants many pages makes them small.
@@ -80,6 +82,7 @@ var (
 	_ core.TaskLister    = View{}
 
 	_ core.JournalDirectory = View{}
+	_ core.PageHolder       = View{}
 )
 
 // View returns a process's view.
@@ -561,6 +564,52 @@ func (v View) Page(ctx context.Context, q core.PageRequest) (core.PageReply, err
 		return core.PageReply{}, err
 	}
 	return out, nil
+}
+
+// HoldPages opens a session with a task, as one call.
+func (v View) HoldPages(ctx context.Context, target core.ExecTarget) (core.PageSession, error) {
+	err := v.call(ctx, "hold session", func() error {
+		_, err := v.reach(target.TaskARN)
+		v.sessions++
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &heldSession{view: v}, nil
+}
+
+// Held is how many sessions are held now, and how many have been.
+func (f *Fleet) Held() (now, ever int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sessions - f.ended, f.sessions
+}
+
+// heldSession is a session in which pages are asked for.
+type heldSession struct {
+	view View
+	over bool
+}
+
+func (h *heldSession) Page(ctx context.Context, q core.PageRequest) (core.PageReply, error) {
+	if h.over {
+		return core.PageReply{}, &core.ExecError{Target: q.Target, Healing: core.Retry, Reason: "channel-cut"}
+	}
+	page, err := h.view.Page(ctx, q)
+	if err != nil {
+		h.Close()
+	}
+	return page, err
+}
+
+func (h *heldSession) Close() {
+	h.view.mu.Lock()
+	defer h.view.mu.Unlock()
+	if !h.over {
+		h.over = true
+		h.view.ended++
+	}
 }
 
 // size is how long a journal is, which is what a waiting page looks at.

@@ -47,6 +47,9 @@ type Installation struct {
 	Quota         core.Quota
 	Limits        core.Limits
 	Logger        *slog.Logger // nil: nothing is logged
+	// Holds says that the process lives on between two calls: it holds a session with the
+	// sandbox of each run that is followed.
+	Holds bool
 
 	DynamoDB func(*dynamodb.Options) // nil: as AWS says
 	S3       func(*s3.Options)       // nil: as AWS says
@@ -59,14 +62,15 @@ func (i Installation) Session() *core.Session {
 	fleet := spokes.New(i.ECS, i.Places, string(names.Session))
 	exec, functions := ecsexec.NewFleet(fleet), lambda.NewFromConfig(i.AWS)
 	blobs := s3blob.NewObjects(s3.NewFromConfig(i.AWS, given(i.S3)...), i.LogBucket)
-	return &core.Session{
+	prober := &core.JournalProber{Exec: exec, Sandboxes: boxes, Format: core.DefaultJournal, Limits: i.Limits, Dialer: exec}
+	s := &core.Session{
 		Launcher: i.launcher(db, &ecstask.Tasks{ECS: fleet}, exec),
 		Binds:    ddb.NewTransactions(db, i.RunsTable, i.SandboxesTable), Controls: boxes, Notes: runs, Definitions: boxes, History: ddb.NewHistory(db, i.RunsTable),
 		Log: &core.LogWriter{
 			Log: runs, Blobs: blobs, Inline: i.Limits.InlineSegment, Retention: i.Limits.Retention + names.SegmentsOutlive,
 		},
 		Spool: blobs, Grants: blobs, Nudger: &lambdafn.Nudger{Lambda: functions, Reap: i.ReapFunction},
-		Prober: &core.JournalProber{Exec: exec, Sandboxes: boxes, Format: core.DefaultJournal, Limits: i.Limits},
+		Prober: prober,
 		Keeper: lambdacheckpoint.Keeper{Caller: &lambdacheckpoint.Caller{
 			Lambda: functions, Function: i.CheckpointFunction, Timeout: i.Limits.CaptureCall,
 		}},
@@ -76,6 +80,10 @@ func (i Installation) Session() *core.Session {
 		Setups:     core.ExecSetups{Exec: exec, Format: core.DefaultJournal},
 		Checkpoint: core.CheckpointFinished, Provider: ecstask.Provider, Cluster: i.Cluster, Places: i.Places, Logger: i.Logger,
 	}
+	if i.Holds {
+		s.Held = prober
+	}
+	return s
 }
 
 func (i Installation) launcher(db *dynamodb.Client, tasks *ecstask.Tasks, exec core.Executor) *core.Launcher {
