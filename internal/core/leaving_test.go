@@ -69,6 +69,19 @@ func TestATaskThatIsAboutToEnd(t *testing.T) {
 				e.t.Errorf("got %+v", got)
 			}
 		},
+		"a run that ends before anybody sees that its workspace is stored holds the next turn up for nothing": func(e *ending) {
+			_, err := e.me.detach()
+			e.must(err)
+			e.fleet.Leave(e.run("r").TaskARN)
+			e.leaves()
+			e.expect(core.ReclaimCapturing)
+			e.must(e.fleet.View(e.store.Process).CommitCapture(e.t.Context(), "r"))
+			e.stopped()
+			e.outcomes()
+			if got := e.fate(); got.status != core.Failed || got.code != "lost" || got.head != "checkpoint-r" || got.lease {
+				e.t.Errorf("got %+v", got)
+			}
+		},
 		"a run whose agent has ended meanwhile is finished": func(e *ending) {
 			_, err := e.me.detach()
 			e.must(err)

@@ -14,21 +14,46 @@ const LeavingFor = 110 * time.Second
 // The message proves nothing: ECS is asked whether the task leaves.
 func (c *Reclaimer) leaving(ctx context.Context, job ReclaimJob) (ReclaimOutcome, error) {
 	box, r, err := c.serving(ctx, job)
-	if box == nil || err != nil {
+	switch {
+	case err != nil:
 		return refusedOr(err, ReclaimNotFound)
+	case box == nil:
+		return c.left(ctx, job)
 	}
 	tasks, err := c.Tasks.Describe(ctx, box.Cluster, []string{box.TaskARN})
 	switch {
 	case err != nil:
 		return ReclaimDestroyFailed, err
 	case len(tasks) != 1 || tasks[0].Life != TaskLeaving:
-		return ReclaimNotFound, nil
+		return c.left(ctx, job)
 	}
 	owner, outcome, err := c.leaseOf(ctx, r)
 	if outcome != "" || err != nil {
 		return outcome, err
 	}
 	return c.snatch(ctx, CaptureRequest{Run: hurried(r), Sandbox: *box, Owner: owner, Job: job})
+}
+
+// left gives back the lease under which a workspace was stored whose run or task has ended
+// since, so that the thread's next turn need not wait for it to lapse. What is still being
+// stored keeps it.
+func (c *Reclaimer) left(ctx context.Context, job ReclaimJob) (ReclaimOutcome, error) {
+	if control, err := c.Controls.Control(ctx); err != nil || !control.Acts() || c.Threads == nil {
+		return ReclaimNotFound, err
+	}
+	r, err := c.Runs.Run(ctx, RunKey{Tenant: job.Tenant, Run: job.Run})
+	if err != nil {
+		return ReclaimNotFound, ignoreNotFound(err)
+	}
+	th, err := c.Threads.Thread(ctx, runThread(r))
+	switch {
+	case err != nil:
+		return ReclaimNotFound, ignoreNotFound(err)
+	case th.Lease.Owner != reclaimOwner(r) || th.Step != nil && th.Step.State == StepWorking:
+		return ReclaimNotFound, nil
+	}
+	_, err = c.Threads.UpdateThread(ctx, runThread(r), ReleaseLease{Owner: reclaimOwner(r), Fence: th.Fence})
+	return ReclaimNotFound, ignoreRefused(err)
 }
 
 // serving is the sandbox that a message is about, and the run that it serves; none where
