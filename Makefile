@@ -144,6 +144,12 @@ cdk.out/spokes/manifest.json: $(STACK) $(FUNCTIONS:%=dist/local/%/bootstrap)
 	@cd infra && CDK_CONTEXT_JSON='{"spoke":{"hub":"arn:aws:ecs:us-east-1:000000000000:cluster/sandkeeper",$(SPOKE_CONTEXT)}}' CDK_OUTDIR=../$(@D)-there go run .
 	@cd infra && CDK_CONTEXT_JSON='{"local":true,"spokes":[{"role":"arn:aws:iam::111122223333:role/sandkeeper-spoke-eu-west-1","region":"eu-west-1",$(SPOKE_CONTEXT)}]}' CDK_OUTDIR=../$(@D) go run .
 
+# A second installation in the cluster of the first: for the test that runs both. The name
+# of the one begins with the other's.
+cdk.out/beside/manifest.json: $(STACK) $(FUNCTIONS:%=dist/local/%/bootstrap)
+	@rm -rf $(@D)
+	@cd infra && SANDKEEPER_CHOICES= CDK_CONTEXT_JSON='{"local":true,"install":"sandkeeper-beside","cluster":"sandkeeper"}' CDK_OUTDIR=../$(@D) go run .
+
 .PHONY: synth
 synth: cdk.out/aws/manifest.json ## Synthesize the stack with the choices of CONTEXT (choices.json), to cdk.out/aws
 
@@ -187,7 +193,7 @@ check: ## Format, vet, fix, staticcheck, tidy: both modules, cheapest first; the
 	@$(MAKE) --no-print-directory lint
 
 .PHONY: test
-test: setup synth-local cdk.out/spokes/manifest.json dist/bundle-local/sandkeeper.template.json ## Run every test, against the local engine where one is needed
+test: setup synth-local cdk.out/spokes/manifest.json cdk.out/beside/manifest.json dist/bundle-local/sandkeeper.template.json ## Run every test, against the local engine where one is needed
 	go test $(RACE) -shuffle=on -timeout 20m ./...
 	go test -count=1 -timeout 10m -run "^TestExploration$$" -v ./internal/core
 	cd infra && go test -shuffle=on -timeout 10m ./...

@@ -80,7 +80,11 @@ var (
 // asks deploys it. Where it cannot be, the test skips and says so, except under CI.
 func installed(t *testing.T) *installation {
 	t.Helper()
-	in := shared.Get(t)
+	return of(shared.Get(t))
+}
+
+// of is an installation as the tests of this package drive it.
+func of(in *installtest.Installation) *installation {
 	return &installation{
 		Installation: in, gate: front, dir: in.Dir, engine: in.Engine, fargate: in.Fargate, out: in.Out,
 		db: in.DB, functions: in.Functions, queues: in.Queues,

@@ -128,6 +128,21 @@ func (in *Installation) install(o Options) (err error) {
 	return in.SetSchedule(ctx, types.ScheduleStateDisabled)
 }
 
+// Beside deploys another installation to the same engine and the same local Fargate, from
+// its own assembly. What it serves ends with the first.
+func (in *Installation) Beside(ctx context.Context, d engine.Deployment) (*Installation, error) {
+	other := &Installation{Dir: in.Dir, Engine: in.Engine, Fargate: in.Fargate}
+	ctx, cancel := context.WithTimeout(ctx, installWithin)
+	defer cancel()
+	d.ECSEndpoint = in.Fargate.URL()
+	var err error
+	if other.Out, err = in.Engine.Deploy(ctx, d); err != nil {
+		return nil, err
+	}
+	other.connect()
+	return other, other.SetSchedule(ctx, types.ScheduleStateDisabled)
+}
+
 // AgentPath is where tasks look for the agent unless [Options.Agent] says otherwise.
 func (in *Installation) AgentPath() string { return filepath.Join(in.Dir, core.AgentName) }
 
