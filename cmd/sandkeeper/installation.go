@@ -65,7 +65,7 @@ const (
 // needed are the outputs that the commands read.
 var needed = []names.Output{
 	names.OutRunsTable, names.OutSandboxesTable, names.OutBucket, names.OutReclaimQueue, names.OutDeadLetterQueue,
-	names.OutShardQueue, names.OutShardDead, names.OutCluster, names.OutReapFunction, names.OutProbeFunction,
+	names.OutShardQueue, names.OutShardDead, names.OutEventDead, names.OutCluster, names.OutReapFunction, names.OutProbeFunction,
 	names.OutReclaimFunction, names.OutCheckpoint, names.OutCheckpoints, names.OutInstall, names.OutMode,
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -17,7 +18,7 @@ import (
 
 // redriveCommand brings dead letters back.
 type redriveCommand struct {
-	Queue string `enum:"reclaim,shards" default:"reclaim" help:"Whose dead letters: reclaim or shards."`
+	Queue string `enum:"all,reclaim,shards,events" default:"all" help:"Whose dead letters: reclaim, shards, events or all."`
 	sure
 	rehearsal
 }
@@ -25,6 +26,7 @@ type redriveCommand struct {
 // letter is one dead letter and what became of it.
 type letter struct {
 	ID       string `json:"messageId"`
+	Queue    string `json:"queue"`
 	State    string `json:"state"`
 	Why      string `json:"why"`
 	Body     string `json:"body"`
@@ -53,9 +55,7 @@ const (
 // what is still owed, and removes what was sent or is settled. In this order: a crash
 // between leaves a letter twice, never not at all.
 func (c *redriveCommand) Run(ctx context.Context, in *installation, out *console.Console) error {
-	r := redrive{in: in, out: out, dry: c.DryRun}
-	r.wire(c.Queue)
-	waiting, err := r.waiting(ctx)
+	queues, waiting, err := c.queues(ctx, in, out)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,11 @@ func (c *redriveCommand) Run(ctx context.Context, in *installation, out *console
 			return err
 		}
 	}
-	letters, failed := r.all(ctx, waiting)
+	letters, failed := []letter{}, error(nil)
+	for _, r := range queues {
+		more, err := r.all(ctx, len(letters), waiting)
+		letters, failed = append(letters, more...), errors.Join(failed, err)
+	}
 	counted := map[string]int{letterSent: 0, letterSettled: 0, letterInvalid: 0, letterFailed: 0}
 	for _, l := range letters {
 		counted[l.State]++
@@ -84,12 +88,32 @@ func (c *redriveCommand) Run(ctx context.Context, in *installation, out *console
 	return nil
 }
 
+// deadLetters are the queues of dead letters, by what they are for.
+var deadLetters = []string{"reclaim", "shards", "events"}
+
+// queues are those that are chosen, and about how many letters there are in all.
+func (c *redriveCommand) queues(ctx context.Context, in *installation, out *console.Console) (chosen []*redrive, waiting int, err error) {
+	for _, name := range deadLetters {
+		if c.Queue != "all" && c.Queue != name {
+			continue
+		}
+		r := &redrive{in: in, out: out, dry: c.DryRun, name: name}
+		r.wire()
+		n, err := r.waiting(ctx)
+		if err != nil {
+			return nil, 0, err
+		}
+		chosen, waiting = append(chosen, r), waiting+n
+	}
+	return chosen, waiting, nil
+}
+
 func printLetters(w *console.Writer, letters []letter, dry bool) {
 	var rows [][]string
 	for _, l := range letters {
-		rows = append(rows, []string{l.ID, l.State, l.Why, strconv.Itoa(l.Received), l.Body})
+		rows = append(rows, []string{l.ID, l.Queue, l.State, l.Why, strconv.Itoa(l.Received), l.Body})
 	}
-	w.Table([]string{"MESSAGE", "STATE", "WHY", "RECEIVED", "BODY"}, rows, "no dead letters")
+	w.Table([]string{"MESSAGE", "QUEUE", "STATE", "WHY", "RECEIVED", "BODY"}, rows, "no dead letters")
 	if dry && len(rows) > 0 {
 		w.Line("dry run: every letter is where it was")
 	}
@@ -100,6 +124,7 @@ type redrive struct {
 	in   *installation
 	out  *console.Console
 	dry  bool
+	name string // whose dead letters
 	dead string // URL of the dead-letter queue
 	// check says what a letter is: sent stands for one that is to be sent.
 	check func(ctx context.Context, body string) (state, why string)
@@ -107,25 +132,36 @@ type redrive struct {
 }
 
 // wire chooses the queue.
-func (r *redrive) wire(queue string) {
-	if queue == "shards" {
-		shards := sqsout.NewShards(r.in.queues, r.in.out[names.OutShardQueue])
-		r.dead = r.in.out[names.OutShardDead]
-		r.check = func(_ context.Context, body string) (string, string) {
-			if _, err := sqsout.DecodeShards(body); err != nil {
-				return letterInvalid, err.Error()
-			}
-			return letterSent, "a shard to sweep"
-		}
-		r.send = func(ctx context.Context, body string) error {
-			request, err := sqsout.DecodeShards(body)
-			if err != nil {
-				return err
-			}
-			return shards.SendShards(ctx, request.Shards)
-		}
-		return
+func (r *redrive) wire() {
+	switch r.name {
+	case "events":
+		r.wireEvents()
+	case "shards":
+		r.wireShards()
+	default:
+		r.wireJobs()
 	}
+}
+
+func (r *redrive) wireShards() {
+	shards := sqsout.NewShards(r.in.queues, r.in.out[names.OutShardQueue])
+	r.dead = r.in.out[names.OutShardDead]
+	r.check = func(_ context.Context, body string) (string, string) {
+		if _, err := sqsout.DecodeShards(body); err != nil {
+			return letterInvalid, err.Error()
+		}
+		return letterSent, "a shard to sweep"
+	}
+	r.send = func(ctx context.Context, body string) error {
+		request, err := sqsout.DecodeShards(body)
+		if err != nil {
+			return err
+		}
+		return shards.SendShards(ctx, request.Shards)
+	}
+}
+
+func (r *redrive) wireJobs() {
 	jobs := sqsout.New(r.in.queues, r.in.out[names.OutReclaimQueue])
 	debts := core.Debts{Runs: r.in.runs, Sandboxes: r.in.boxes, Ledger: r.in.boxes}
 	r.dead = r.in.out[names.OutDeadLetterQueue]
@@ -179,7 +215,7 @@ func depth(ctx context.Context, queues *sqs.Client, url string) (int, error) {
 // all goes through the queue once, and returns what became of each letter up to an
 // error. What stays is handed back at the end: until then it is hidden, so that nothing
 // is met twice.
-func (r *redrive) all(ctx context.Context, waiting int) ([]letter, error) {
+func (r *redrive) all(ctx context.Context, before, waiting int) ([]letter, error) {
 	letters, seen := []letter{}, map[string]bool{}
 	defer r.out.Done()
 	defer func() { r.handBack(context.WithoutCancel(ctx), letters) }()
@@ -201,7 +237,7 @@ func (r *redrive) all(ctx context.Context, waiting int) ([]letter, error) {
 		if empty++; fresh > 0 {
 			empty = 0
 		}
-		r.out.Progress("%d of about %d letters", len(letters), waiting)
+		r.out.Progress("%d of about %d letters", before+len(letters), waiting)
 	}
 	return letters, nil
 }
@@ -223,7 +259,7 @@ func (r *redrive) receive(ctx context.Context) ([]letter, error) {
 		sent, _ := strconv.ParseInt(m.Attributes["SentTimestamp"], 10, 64) // for people alone
 		received, _ := strconv.Atoi(m.Attributes["ApproximateReceiveCount"])
 		letters = append(letters, letter{
-			ID: aws.ToString(m.MessageId), Body: aws.ToString(m.Body), SentAt: stamp(sent), Received: received, receipt: aws.ToString(m.ReceiptHandle),
+			ID: aws.ToString(m.MessageId), Queue: r.name, Body: aws.ToString(m.Body), SentAt: stamp(sent), Received: received, receipt: aws.ToString(m.ReceiptHandle),
 		})
 	}
 	return letters, nil

@@ -5,7 +5,9 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -100,6 +102,71 @@ func TestRedriveOfShardsChecksThem(t *testing.T) {
 	if done.state(`{"shards":[9]}`) != letterInvalid {
 		t.Errorf("redriven %+v", done)
 	}
+}
+
+// TestRedriveOfEventsChecksThem: of what a function failed for, that is sent again which
+// the records have not made up for.
+func TestRedriveOfEventsChecksThem(t *testing.T) {
+	w := installed(t)
+	dead := w.out[names.OutEventDead]
+	w.drain(t, dead)
+	t.Cleanup(func() { w.drain(t, dead) })
+	r := w.begin(t, agent{run: "nudged", shell: "exec sleep 3600"})
+	now := time.Now().UTC().Format(time.RFC3339)
+	task := func(state, instance, arn string) string {
+		return fmt.Sprintf(`{"source":"local.ecs","detail-type":"ECS Task State Change","detail":{"taskArn":%q,"startedBy":%q,"lastStatus":%q}}`,
+			arn, w.out[names.OutInstall]+"/"+instance, state)
+	}
+	want := map[string]string{
+		`{"source":"sandkeeper.schedule","detail-type":"Tick","scheduledTime":"` + now + `"}`:           letterSettled,
+		`{"source":"sandkeeper.schedule","detail-type":"Daily","scheduledTime":"` + now + `"}`:          letterSent,
+		`{"source":"sandkeeper.schedule","detail-type":"Collect","scheduledTime":"` + now + `"}`:        letterSent,
+		`{"source":"sandkeeper.schedule","detail-type":"Daily","scheduledTime":"2026-01-01T04:17:00Z"}`: letterSettled,
+		`{"source":"sandkeeper.schedule","detail-type":"Weekly"}`:                                       letterInvalid,
+		task("STOPPED", string(r.Instance), r.TaskARN):                                                  letterSent,
+		task("STOPPED", string(r.Instance), "arn:another"):                                              letterSettled,
+		task("STOPPED", "NOBODYKNOWSTHISONE", "arn:nobody"):                                             letterSettled,
+		`{"source":"local.ecs","detail-type":"ECS Task State Change","detail":{"startedBy":"x"}}`:       letterInvalid,
+		`{"source":"sandkeeper.nudge","detail":{"tenant":"` + string(r.Tenant) + `","run":"nudged"}}`:   letterSent,
+		`{"source":"sandkeeper.nudge","detail":{"tenant":"` + string(r.Tenant) + `","run":"nobody"}}`:   letterSettled,
+		`{"source":"sandkeeper.nudge","detail":{}}`:                                                     letterInvalid,
+		`{"relay":{"tenant":"-","thread":"t"}}`:                                                         letterSettled,
+		`{"source":"aws.s3","detail-type":"Object Created"}`:                                            letterInvalid,
+		`not JSON`: letterInvalid,
+	}
+	var left []string
+	counts := map[string]int{}
+	for body, state := range want {
+		w.send(t, dead, body)
+		counts[state]++
+		if state == letterInvalid {
+			left = append(left, body)
+		}
+	}
+	w.unchanged(t, func() {
+		dry := read[redriven](t, exitFindings, "redrive", "--queue", "events", "--dry-run")
+		for body, state := range want {
+			if got := dry.state(body); got != state {
+				t.Errorf("dry run: %s is %q, want %q", body, got, state)
+			}
+		}
+	})
+	done := read[redriven](t, exitFindings, "redrive", "--yes") // all queues
+	for body, state := range want {
+		if got := done.state(body); got != state {
+			t.Errorf("%s is %q, want %q", body, got, state)
+		}
+	}
+	if !maps.Equal(done.Counts, map[string]int{letterSent: counts[letterSent], letterSettled: counts[letterSettled], letterInvalid: counts[letterInvalid], letterFailed: 0}) {
+		t.Errorf("counted %v, want %v", done.Counts, counts)
+	}
+	got := w.take(t, dead)
+	slices.Sort(got)
+	slices.Sort(left)
+	if !slices.Equal(got, left) {
+		t.Errorf("left %q, want %q", got, left)
+	}
+	eventually(t, "reap hears of the task again", func() bool { return w.read(t, r.RunKey).TaskStoppedAt != 0 })
 }
 
 // deliver lets the reclaim queue reach its function, or not.

@@ -577,8 +577,9 @@ func (k *Keeper) taskRule(id, source string, reap awslambda.Function) {
 		Description:  new("Tasks of the sandboxes' clusters that have stopped or are about to"),
 		EventPattern: taskPattern(source, k.clusterARNs(), k.families()),
 		Targets: &[]awsevents.IRuleTarget{awseventstargets.NewLambdaFunction(reap, &awseventstargets.LambdaFunctionProps{
-			RetryAttempts: new(0.0),
-			MaxEventAge:   duration(time.Minute),
+			RetryAttempts:   new(0.0),
+			MaxEventAge:     duration(time.Minute),
+			DeadLetterQueue: k.events,
 		})},
 	})
 }

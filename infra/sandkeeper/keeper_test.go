@@ -614,6 +614,7 @@ func TestTaskEvents(t *testing.T) {
 				same(t, id+" desired status", at(r.Properties, "EventPattern", "detail", "desiredStatus"), []string{names.TaskStopped})
 				same(t, id+" cluster", flat(at(r.Properties, "EventPattern", "detail", "clusterArn")), "cluster.Arn")
 				same(t, id+" target", flat(at(r.Properties["Targets"].([]any)[0], "Arn")), "reap.Arn")
+				same(t, id+" dead letters", flat(at(r.Properties["Targets"].([]any)[0], "DeadLetterConfig", "Arn")), "eventdeadletters.Arn")
 			}
 			slices.Sort(sources)
 			same(t, "sources", sources, test.sources)
