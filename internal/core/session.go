@@ -349,10 +349,14 @@ func (s *Session) Get(ctx context.Context, q GetRequest) (RunView, error) {
 	return viewOf(r), unknownRun("get", q.RunKey, err)
 }
 
-// listed is how many runs one list tells at most.
-const listed = 100
+// How a list is read.
+const (
+	listed       = 100 // runs that one tells at most
+	listedAtOnce = 20  // records that are read at a time
+)
 
-// List tells the newest runs of a thread.
+// List tells the newest runs of a thread, of those that have not ended where only they are
+// asked for. More says that there may be older ones.
 func (s *Session) List(ctx context.Context, q ListRunsRequest) (ListRunsReport, error) {
 	if err := checkThread(q.ThreadKey); err != nil {
 		return ListRunsReport{}, err
@@ -361,14 +365,30 @@ func (s *Session) List(ctx context.Context, q ListRunsRequest) (ListRunsReport, 
 	if err != nil {
 		return ListRunsReport{}, err
 	}
-	out := ListRunsReport{Runs: []RunView{}, More: len(keys) > listed}
-	for _, key := range keys[:min(len(keys), listed)] {
-		r, err := s.runs().Run(ctx, key)
-		if ignoreNotFound(err) != nil {
+	out := ListRunsReport{Runs: []RunView{}}
+	for len(keys) > 0 && len(out.Runs) < listed {
+		n := min(len(keys), listedAtOnce, listed-len(out.Runs))
+		runs, err := s.threadRuns(ctx, keys[:n], q)
+		if err != nil {
 			return ListRunsReport{}, err
 		}
-		if err == nil && r.Thread == q.Thread && !(q.Active && r.Status.Terminal()) {
-			out.Runs = append(out.Runs, viewOf(r))
+		out.Runs, keys = append(out.Runs, runs...), keys[n:]
+	}
+	out.More = len(keys) > 0
+	return out, nil
+}
+
+// threadRuns reads those runs that a list is to tell, in their order.
+func (s *Session) threadRuns(ctx context.Context, keys []RunKey, q ListRunsRequest) ([]RunView, error) {
+	runs, errs := make([]Run, len(keys)), make([]error, len(keys))
+	pool(listedAtOnce, len(keys), func(i int) { runs[i], errs[i] = s.runs().Run(ctx, keys[i]) })
+	var out []RunView
+	for i, r := range runs {
+		if ignoreNotFound(errs[i]) != nil {
+			return nil, errs[i]
+		}
+		if errs[i] == nil && r.Thread == q.Thread && !(q.Active && r.Status.Terminal()) {
+			out = append(out, viewOf(r))
 		}
 	}
 	return out, nil

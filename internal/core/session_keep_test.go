@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -606,6 +608,52 @@ func TestListTellsTheRunsOfAThread(t *testing.T) {
 			t.Errorf("no thread: %v", err)
 		}
 	})
+}
+
+// longThread is a thread with many runs, of which every hundredth has not ended.
+type longThread struct {
+	core.Runs
+	runs []core.RunKey
+}
+
+func (l *longThread) ThreadRuns(context.Context, core.ThreadKey) ([]core.RunKey, error) {
+	return l.runs, nil
+}
+
+func (l *longThread) Run(_ context.Context, k core.RunKey) (core.Run, error) {
+	r := core.Run{RunKey: k, Thread: "t", Status: core.Completed}
+	if strings.HasSuffix(string(k.Run), "00") {
+		r.Status = core.Running
+	}
+	return r, nil
+}
+
+// TestAListGoesOnToWhatItIsAskedFor: those that have not ended are told although newer ones
+// that have are many, and no more than a list holds.
+func TestAListGoesOnToWhatItIsAskedFor(t *testing.T) {
+	for _, c := range []struct {
+		runs   int
+		active bool
+		told   int
+		first  core.RunID
+		more   bool
+	}{
+		{350, true, 4, "r0000", false}, {350, false, 100, "r0000", true}, {100, false, 100, "r0000", false}, {0, true, 0, "", false},
+		{11_000, true, 100, "r0000", true}, {9901, true, 100, "r0000", false},
+	} {
+		l := &longThread{}
+		for n := range c.runs {
+			l.runs = append(l.runs, key(fmt.Sprintf("r%04d", n)))
+		}
+		s := &core.Session{Launcher: &core.Launcher{Runs: l}, History: l}
+		out, err := s.List(t.Context(), core.ListRunsRequest{ThreadKey: thread("t"), Active: c.active})
+		if err != nil || len(out.Runs) != c.told || out.More != c.more || c.told > 0 && out.Runs[0].Run != c.first || out.Runs == nil {
+			t.Errorf("%+v: %d runs, more: %t, %v", c, len(out.Runs), out.More, err)
+		}
+		if !slices.IsSortedFunc(out.Runs, func(a, b core.RunView) int { return strings.Compare(string(a.Run), string(b.Run)) }) {
+			t.Errorf("%+v: not newest first", c)
+		}
+	}
 }
 
 // noExec is a sandbox that takes no exec at all.

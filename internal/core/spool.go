@@ -159,7 +159,7 @@ func (s SpoolReader) chainFrom(ctx context.Context, key RunKey, at, from int64) 
 				return c.chain, newest, nil
 			}
 		}
-		if !more || listed[len(listed)-1].From < from {
+		if !more || len(listed) == 0 || listed[len(listed)-1].From < from {
 			break
 		}
 		from = listed[len(listed)-1].From + 1

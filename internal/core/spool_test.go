@@ -473,3 +473,19 @@ func TestAViewerReadsSegments(t *testing.T) {
 		}
 	})
 }
+
+// strangePieces are listings that go on although they tell of no piece, as where all that
+// lies there is somebody's litter.
+type strangePieces struct{ core.Spool }
+
+func (strangePieces) Pieces(context.Context, core.RunKey, int64) ([]core.SpoolPiece, bool, error) {
+	return nil, true, nil
+}
+
+// TestAListingWithoutAPieceIsNone although it says that there is more.
+func TestAListingWithoutAPieceIsNone(t *testing.T) {
+	page := core.SpoolReader{Spool: strangePieces{}, Most: 1 << 20}.Page(t.Context(), core.PageRequest{RunKey: key("r"), From: 7})
+	if page.End != 7 || len(page.Data) != 0 {
+		t.Errorf("%+v", page)
+	}
+}
