@@ -28,8 +28,9 @@ type SideWatch struct {
 	Root         string   `json:"root,omitempty"` // absolute; empty: as [WorkspaceVariable] says
 	Exclude      []string `json:"exclude,omitempty"`
 	MaxDiffBytes int64    `json:"maxDiffBytes,omitempty"`
-	Baseline     string   `json:"baseline,omitempty"` // the commit that differences are told from
-	Out          string   `json:"out,omitempty"`      // where they are written; empty: beside the journal
+	Repository   string   `json:"repository,omitempty"` // where the repository is, below the root; empty: the root itself
+	Baseline     string   `json:"baseline,omitempty"`   // the commit that differences are told from
+	Out          string   `json:"out,omitempty"`        // where they are written; empty: beside the journal
 	MaxBytes     int64    `json:"maxBytes,omitempty"`
 }
 

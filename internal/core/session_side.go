@@ -62,6 +62,9 @@ func (d Definition) side(bound []ToolBinding) *Side {
 	}
 	if f := d.FileEvents; f.Enabled {
 		side.Watch = &SideWatch{Root: d.Workspace.Root, Exclude: f.Exclude, MaxDiffBytes: f.MaxDiffBytes}
+		if source := d.Workspace.Source; source != nil {
+			side.Watch.Repository = source.Directory
+		}
 	}
 	return side
 }

@@ -221,7 +221,7 @@ func (c *companion) watch(ctx context.Context) (done <-chan struct{}, stop func(
 		defer close(over)
 		defer watching() // nobody waits for what cannot be
 		err := watch.Run(ctx, watch.Config{
-			Root: cmp.Or(c.Watch.Root, c.Root), Exclude: c.Watch.Exclude, MaxDiffBytes: c.Watch.MaxDiffBytes, Baseline: c.Watch.Baseline,
+			Root: cmp.Or(c.Watch.Root, c.Root), Exclude: c.Watch.Exclude, MaxDiffBytes: c.Watch.MaxDiffBytes, Repository: c.Watch.Repository, Baseline: c.Watch.Baseline,
 			Out: cmp.Or(c.Watch.Out, c.Files), MaxBytes: c.Watch.MaxBytes, Logger: c.log, Redact: c.redact(), Ready: watching,
 		})
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"unicode/utf8"
 
@@ -48,6 +49,12 @@ func (w *watch) compare(ctx context.Context, rel string, info fs.FileInfo) (diff
 
 // before is a file as the baseline has it.
 func (w *watch) before(ctx context.Context, name string) ([]byte, bool) {
+	if repository := filepath.ToSlash(filepath.Clean(w.Repository)); repository != "." {
+		inside := false
+		if name, inside = strings.CutPrefix(name, repository+"/"); !inside {
+			return nil, false
+		}
+	}
 	if w.baseline == nil {
 		return nil, false
 	}

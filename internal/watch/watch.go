@@ -27,6 +27,9 @@ type Config struct {
 	Exclude []string `json:"exclude,omitempty"`
 	// MaxDiffBytes bounds each diff; 0: 16 KiB; negative: no diffs.
 	MaxDiffBytes int64 `json:"maxDiffBytes,omitempty"`
+	// Repository is where the repository is, below the root; empty: the root itself. Files
+	// outside of it have no baseline.
+	Repository string `json:"repository,omitempty"`
 	// Baseline is the commit that is compared with; empty: the one that is checked out
 	// when the watch begins.
 	Baseline string `json:"baseline,omitempty"`
@@ -142,7 +145,7 @@ func open(ctx context.Context, c Config) (*watch, error) {
 		w.close()
 		return nil, err
 	}
-	w.baseline, err = gitstate.OpenBaseline(ctx, w.Root, c.Baseline, gitstate.Options{})
+	w.baseline, err = gitstate.OpenBaseline(ctx, filepath.Join(w.Root, filepath.FromSlash(c.Repository)), c.Baseline, gitstate.Options{Workspace: w.Root})
 	if err != nil {
 		w.Logger.InfoContext(ctx, "compare with an empty baseline", "root", w.Root, "err", err)
 	}

@@ -171,6 +171,29 @@ func TestChangesAreToldWithDiffsAgainstTheBaseline(t *testing.T) {
 	}
 }
 
+// TestARepositoryBelowTheRootIsTheBaseline of what is in it, and of nothing beside it.
+func TestARepositoryBelowTheRootIsTheBaseline(t *testing.T) {
+	for _, directory := range []string{"src/app", "src/app/", "./src/app"} {
+		root := t.TempDir()
+		if err := os.MkdirAll(filepath.Join(root, "src"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(repository(t), filepath.Join(root, "src/app")); err != nil {
+			t.Fatal(err)
+		}
+		w := begin(t, root, func(c *watch.Config) { c.Repository = directory })
+		w.write("src/app/one", "1\nmore\n")
+		if e := w.await(watch.Change, "src/app/one"); !strings.Contains(e.Diff, "--- a/src/app/one\n") || !strings.Contains(e.Diff, "\n+more\n") || strings.Contains(e.Diff, "\n+1") {
+			t.Errorf("%s: change: %q", directory, e.Diff)
+		}
+		w.write("one", "1\n")
+		if e := w.await(watch.Create, "one"); !strings.Contains(e.Diff, "--- /dev/null\n") {
+			t.Errorf("%s: create beside the repository: %q", directory, e.Diff)
+		}
+		w.end()
+	}
+}
+
 // TestTheEndDrains: nothing waits between the changes and the end.
 func TestTheEndDrains(t *testing.T) {
 	root := t.TempDir()
