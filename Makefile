@@ -141,8 +141,8 @@ SPOKE_CONTEXT := "externalId":"of-the-local-spoke","clusters":["agents"]
 
 cdk.out/spokes/manifest.json: $(STACK) $(FUNCTIONS:%=dist/local/%/bootstrap)
 	@rm -rf $(@D) $(@D)-there
-	@cd infra && CDK_CONTEXT_JSON='{"spoke":{"hub":"arn:aws:ecs:us-east-1:000000000000:cluster/sandkeeper",$(SPOKE_CONTEXT)}}' CDK_OUTDIR=../$(@D)-there go run .
-	@cd infra && CDK_CONTEXT_JSON='{"local":true,"spokes":[{"role":"arn:aws:iam::111122223333:role/sandkeeper-spoke-eu-west-1","region":"eu-west-1",$(SPOKE_CONTEXT)}]}' CDK_OUTDIR=../$(@D) go run .
+	@cd infra && SANDKEEPER_CHOICES= CDK_CONTEXT_JSON='{"spoke":{"hub":"arn:aws:ecs:us-east-1:000000000000:cluster/sandkeeper",$(SPOKE_CONTEXT)}}' CDK_OUTDIR=../$(@D)-there go run .
+	@cd infra && SANDKEEPER_CHOICES= CDK_CONTEXT_JSON='{"local":true,"spokes":[{"role":"arn:aws:iam::111122223333:role/sandkeeper-spoke-eu-west-1","region":"eu-west-1",$(SPOKE_CONTEXT)}]}' CDK_OUTDIR=../$(@D) go run .
 
 # A second installation in the cluster of the first: for the test that runs both. The name
 # of the one begins with the other's.
@@ -171,6 +171,13 @@ cdk.out/bundle/manifest.json: cdk.out/choices.used $(STACK) $(FUNCTIONS:%=dist/%
 
 dist/bundle-local/sandkeeper.template.json: $(STACK) $(FUNCTIONS:%=dist/local/%/bootstrap)
 	$(call bundle,$(@D),cdk.out/bundle-local,{"local":true$(comma)"bundle":"../$(@D)"},SANDKEEPER_CHOICES=)
+
+.PHONY: spoke
+spoke: ## Make the plain template of a spoke, from the choices of SPOKE=FILE, to dist/spoke
+	@test -f '$(SPOKE)' || { echo "SPOKE=FILE: want a file of a spoke's choices, docs/deploy.md"; exit 1; }
+	@rm -rf cdk.out/spoke dist/spoke && mkdir -p dist/spoke
+	@cd infra && SANDKEEPER_CHOICES= CDK_CONTEXT_JSON="{\"spoke\":$$(cat '$(abspath $(SPOKE))')}" CDK_OUTDIR=../cdk.out/spoke go run .
+	@cp cdk.out/spoke/*.template.json dist/spoke/ && ls dist/spoke/*
 
 .PHONY: lint
 lint: .local/lint/.ready synth ## Check the synthesized template with cfn-lint, offline
