@@ -307,3 +307,36 @@ func (deafBus) Announce(context.Context, []core.Notice) error { return errors.Ne
 
 // hostOf is the host of a run that the world has begun.
 func hostNonce(run string) string { return "host-" + run + "-0123456789" }
+
+// TestAStartPricesItsTask where somebody has set a cap, and is refused where its tenant has
+// spent the month's.
+func TestAStartPricesItsTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHosting(t)
+		h.limits.TenantSpendCap = hourly / 2
+		capped := func() *core.Session {
+			s := h.session(h.store.Process)
+			s.Launcher.Limits, s.Launcher.Meters = h.limits, h.store
+			return s
+		}
+		q := ofThread("one")
+		d := *q.Definition
+		d.SpendCapUSD = 2
+		q.Definition = &d
+		report, err := capped().Start(t.Context(), q)
+		h.must(err)
+		if r := h.run("one"); report.State != core.Ready || r.Price != hourly || r.SpendCap != core.DollarsOf(2) {
+			t.Errorf("started %+v: it costs %s an hour, and may cost %s", report.State, r.Price, r.SpendCap)
+		}
+		_, err = capped().Start(t.Context(), ofThread("two"))
+		h.must(err)
+		time.Sleep(15 * time.Minute) // of two tasks
+		_, err = capped().Start(t.Context(), ofThread("three"))
+		refusedFor(t, "start above the tenant's cap", err, "spend-cap")
+		s := capped()
+		s.Launcher.Meters = metered{err: errors.New("throttled")}
+		_, err = s.Start(t.Context(), ofThread("three"))
+		h.must(err) // unknown refuses nothing
+		h.check()
+	})
+}
