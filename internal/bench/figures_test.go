@@ -86,6 +86,7 @@ var parts = []part{
 	{"exit to stopped", true, exitToStopped},
 	{"cost", true, cost},
 	{"checkpoint calls", true, storing},
+	{"plan", true, planning},
 	{"cold start", false, coldStart},
 	{"tokens", false, tokensPerRun},
 	{"lossy sessions", false, lossySessions},
@@ -100,6 +101,7 @@ var parts = []part{
 	{"checkpoints of modules", false, ofModules},
 	{"agent", false, agentSizes},
 	{"tool calls", false, toolCalls},
+	{"explain", false, explaining},
 }
 
 // TestFigures fails only for a figure that could not be measured: one that misses its

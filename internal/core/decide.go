@@ -44,6 +44,7 @@ type policy struct {
 	control Control
 	acts    bool // the sweep may write: it enforces, and is no plan
 	named   bool // the runs were asked for by name
+	unasked bool // no journal is read
 	// spending is what the runs' tenants have spent, where they have a cap; one that is
 	// not there is not known, and stops nothing.
 	spending map[TenantID]Spending

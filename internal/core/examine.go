@@ -124,6 +124,9 @@ func (s *Sweep) describeBatch(ctx context.Context, cluster string, runs []Run, b
 // first in the next sweep, so that nobody starves. Runs with a fresh hint, or asked for by
 // name, come before all others and move no cursor.
 func (s *Sweep) askJournals(ctx context.Context, runs []Run, evidences []evidence, p policy, begun time.Time, report *SweepReport) {
+	if p.unasked {
+		return
+	}
 	first, laps := s.laps(ctx, runs, evidences, p)
 	order := first
 	for row := 0; ; row++ { // a run of each shard in turn

@@ -127,6 +127,9 @@ type SweepRequest struct {
 	Runs   []RunKey    `json:"runs,omitempty"`   // only these, without a listing
 	Shards []int       `json:"shards,omitempty"` // only these shards
 	Plan   []PlanEntry `json:"plan,omitempty"`   // to apply
+	// NoProbe leaves out, of a plan, what takes an exec session: a run whose journal would
+	// have to be read is reported as unexamined.
+	NoProbe bool `json:"noProbe,omitempty"`
 }
 
 // PlanEntry is one decision of a plan: what would become of a run, as it was.
@@ -166,6 +169,8 @@ func (q SweepRequest) Validate() error {
 		}
 	}
 	switch {
+	case q.NoProbe && q.Mode != ModePlan:
+		return fmt.Errorf("noProbe: want it with mode %s only, got %q", ModePlan, q.Mode)
 	case len(q.Runs) > 0 && len(q.Shards) > 0:
 		return errors.New("want runs or shards, got both")
 	case (q.Mode == ModeApply) != (len(q.Plan) > 0):
@@ -199,7 +204,7 @@ func (s *Sweep) Run(ctx context.Context, request SweepRequest) (SweepReport, err
 	}
 	report := newReport()
 	p := policy{
-		limits: s.Limits, control: control, acts: control.Acts() && request.Mode != ModePlan, named: len(request.keys()) > 0,
+		limits: s.Limits, control: control, acts: control.Acts() && request.Mode != ModePlan, named: len(request.keys()) > 0, unasked: request.NoProbe,
 	}
 	if s.fansOut(request, found, p) {
 		return s.fanOut(ctx, report)
