@@ -23,6 +23,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/logging"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/ddb"
@@ -324,19 +325,18 @@ const farAhead = core.Millis(1) << 52
 
 // indexed are the runs that an index shows: what has not ended, or still owes.
 func (in *installation) indexed(ctx context.Context) ([]core.Run, []core.Unreadable, error) {
-	var keys []core.RunKey
+	detached, due := make([][]core.IndexEntry, core.Shards), make([][]core.IndexEntry, core.Shards)
+	asking, asked := errgroup.WithContext(ctx)
 	for shard := range core.Shards {
-		detached, err := in.runs.Detached(ctx, shard)
-		if err != nil {
-			return nil, nil, err
-		}
-		due, err := in.runs.Due(ctx, shard, farAhead)
-		if err != nil {
-			return nil, nil, err
-		}
-		for _, e := range slices.Concat(detached, due) {
-			keys = append(keys, e.RunKey)
-		}
+		asking.Go(func() (err error) { detached[shard], err = in.runs.Detached(asked, shard); return err })
+		asking.Go(func() (err error) { due[shard], err = in.runs.Due(asked, shard, farAhead); return err })
+	}
+	if err := asking.Wait(); err != nil {
+		return nil, nil, err
+	}
+	var keys []core.RunKey
+	for _, e := range slices.Concat(slices.Concat(detached...), slices.Concat(due...)) {
+		keys = append(keys, e.RunKey)
 	}
 	return in.load(ctx, keys)
 }

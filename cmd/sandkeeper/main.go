@@ -42,6 +42,7 @@ type commands struct {
 	Cost   costCommand   `cmd:"" group:"state" help:"Estimate what runs cost, what leaked, and what was saved."`
 	Doctor doctorCommand `cmd:"" group:"state" help:"Check the installation; each finding with its cure."`
 
+	Bench      benchCommand      `cmd:"" group:"state" help:"Measure what calls, plans and probes take from here."`
 	Local      localCommand      `cmd:"" group:"machine" help:"Run a local stand-in for ECS and Fargate on loopback."`
 	Demo       demoCommand       `cmd:"" group:"machine" help:"Do the main job on this machine, without an account."`
 	Completion completionCommand `cmd:"" group:"machine" help:"Print the completion script of a shell."`

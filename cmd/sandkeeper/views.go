@@ -192,7 +192,7 @@ func (v runView) pairs() [][2]string {
 		{"started", v.StartedAt.String()}, {"finished", v.FinishedAt.String()},
 	}
 	if v.Error != nil {
-		pairs = append(pairs, [2]string{"error", v.Error.Code + ": " + v.Error.Message})
+		pairs = append(pairs, [2]string{"error", strings.TrimSuffix(v.Error.Code+": "+v.Error.Message, ": ")})
 	}
 	if v.ExitCode != nil {
 		pairs = append(pairs, [2]string{"exit status", strconv.Itoa(*v.ExitCode)})
