@@ -283,6 +283,12 @@ func TestHoldExtendAndReleaseAreRecorded(t *testing.T) {
 	if got := w.read(t, r.RunKey).TTLSeconds; got != int64((core.DefaultLimits.RunTTL + time.Hour).Seconds()) {
 		t.Errorf("ttl %d", got)
 	}
+	for _, most := range []string{"0", "-1", "1000001"} {
+		sandkeeper(t, "extend", name, "--spend-cap="+most, "--why", "x").wants(t, exitUsage)
+	}
+	if dry := read[act](t, exitDone, "extend", name, "--spend-cap", "1.25", "--why", "x", "--dry-run"); dry.Run.SpendCapUSD != 1.25 || w.read(t, r.RunKey).SpendCap != 0 {
+		t.Errorf("dry extend %+v", dry)
+	}
 	read[act](t, exitDone, "release", name, "--why", "done looking", "--yes")
 	if got := w.read(t, r.RunKey).Hold; got.Until != 0 {
 		t.Errorf("still held %+v", got)
