@@ -70,7 +70,7 @@ func tellChannel(stack awscdk.Stack, bus string) awssns.Topic {
 		EventPattern: &awsevents.EventPattern{
 			Source: &[]*string{new("sandkeeper")},
 			DetailType: &[]*string{
-				new("run.expiring"), new("run.lost"), new("sandbox.leaked"), new("checkpoint.failed"),
+				new("run.expiring"), new("run.lost"), new("sandbox.leaked"), new("breaker.tripped"), new("checkpoint.failed"),
 			},
 		},
 		Targets: &[]awsevents.IRuleTarget{awseventstargets.NewSnsTopic(channel, &awseventstargets.SnsTopicProps{Message: message})},

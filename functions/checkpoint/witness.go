@@ -18,10 +18,10 @@ var _ core.StepWitness = witness{}
 
 // StepEnded writes a line of each.
 func (w witness) StepEnded(ctx context.Context, key core.ThreadKey, end core.StepReport) {
-	level, values := slog.LevelInfo, metrics.Values{metrics.CheckpointFailures: 0}
+	level, values := slog.LevelInfo, metrics.Values{metrics.CheckpointFailures: 0, metrics.CheckpointsMade: 0, metrics.CheckpointFiles: 0}
 	switch {
 	case end.State == core.StepFailed:
-		level, values = slog.LevelWarn, metrics.Values{metrics.CheckpointFailures: 1}
+		level, values = slog.LevelWarn, metrics.Values{metrics.CheckpointFailures: 1, metrics.CheckpointsMade: 0, metrics.CheckpointFiles: 0}
 	case end.Kind == core.StepCapture:
 		values = metrics.OfCommit(end.Files, end.Bytes)
 	}

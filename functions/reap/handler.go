@@ -20,6 +20,7 @@ type sweeper interface {
 	TaskStopped(ctx context.Context, task core.StoppedTask) (core.SweepReport, error)
 	Nudged(ctx context.Context, key core.RunKey) (core.SweepReport, error)
 	Daily(ctx context.Context) (core.DailyReport, error)
+	Audit(ctx context.Context) (core.DailyReport, error)
 }
 
 var _ sweeper = (*core.Sweep)(nil)
@@ -48,7 +49,9 @@ func (h handler) handle(ctx context.Context, event json.RawMessage) (any, error)
 	case e.Records != nil:
 		return h.shards(ctx, event)
 	case e.Source == names.SourceSchedule && e.DetailType == names.DetailScheduleDaily:
-		return h.day(ctx)
+		return h.day(ctx, h.sweep.Daily)
+	case e.Source == names.SourceSchedule && e.DetailType == names.DetailScheduleAudit:
+		return h.day(ctx, h.sweep.Audit)
 	}
 	report, err := h.look(ctx, e, event)
 	if err != nil {
@@ -76,7 +79,7 @@ func (h handler) look(ctx context.Context, e envelope, event json.RawMessage) (c
 		}
 		return h.sweep.Nudged(ctx, key)
 	case e.Source != "" || e.DetailType != "":
-		return core.SweepReport{}, fmt.Errorf("reap: want a tick or a day, a stopped task, a nudge, messages or a request, got source %.80q with %.80q", e.Source, e.DetailType)
+		return core.SweepReport{}, fmt.Errorf("reap: want a tick, an audit or a day, a stopped task, a nudge, messages or a request, got source %.80q with %.80q", e.Source, e.DetailType)
 	}
 	request, err := operatorRequest(event)
 	if err != nil {
@@ -85,9 +88,9 @@ func (h handler) look(ctx context.Context, e envelope, event json.RawMessage) (c
 	return h.sweep.Run(ctx, request)
 }
 
-// day audits and prunes.
-func (h handler) day(ctx context.Context) (core.DailyReport, error) {
-	report, err := h.sweep.Daily(ctx)
+// day audits, or audits and prunes.
+func (h handler) day(ctx context.Context, do func(context.Context) (core.DailyReport, error)) (core.DailyReport, error) {
+	report, err := do(ctx)
 	if err == nil {
 		h.meter.Emit(metrics.OfDay(report))
 	}
@@ -104,7 +107,7 @@ func (e envelope) scheduled() bool {
 func (h handler) tell(ctx context.Context, e envelope, r core.SweepReport) {
 	h.meter.Emit(metrics.OfSweep(r, e.scheduled(), time.Now()))
 	h.log.InfoContext(ctx, "reap", "source", e.Source, "detailType", e.DetailType, "considered", r.Considered,
-		"probed", r.Probed, "fannedOut", r.FannedOut, "oldestLap", r.OldestLap, "errors", len(r.Errors))
+		"probed", r.Probed, "fannedOut", r.FannedOut, "oldestLap", r.OldestLap, "errors", len(r.Errors), "standing", r.Standing)
 }
 
 // stoppedTask reads an ECS task state change: of a task that has stopped, or that ECS has

@@ -20,10 +20,13 @@ type recorder struct {
 	stopped  []core.StoppedTask
 	nudged   []core.RunKey
 	days     int
+	audits   int
 	fail     map[int]error // by shard
 }
 
-func (r *recorder) calls() int { return len(r.requests) + len(r.stopped) + len(r.nudged) + r.days }
+func (r *recorder) calls() int {
+	return len(r.requests) + len(r.stopped) + len(r.nudged) + r.days + r.audits
+}
 
 func (r *recorder) Run(_ context.Context, q core.SweepRequest) (core.SweepReport, error) {
 	r.requests = append(r.requests, q)
@@ -42,6 +45,11 @@ func (r *recorder) TaskStopped(_ context.Context, task core.StoppedTask) (core.S
 
 func (r *recorder) Daily(context.Context) (core.DailyReport, error) {
 	r.days++
+	return core.DailyReport{Tasks: 4}, nil
+}
+
+func (r *recorder) Audit(context.Context) (core.DailyReport, error) {
+	r.audits++
 	return core.DailyReport{Tasks: 4}, nil
 }
 
@@ -95,6 +103,14 @@ func TestADayAuditsAndSweepsNothing(t *testing.T) {
 	var got recorder
 	answer, err := quiet(&got).handle(t.Context(), sample(t, "reap-daily.json"))
 	if err != nil || got.days != 1 || got.calls() != 1 || !reflect.DeepEqual(answer, core.DailyReport{Tasks: 4}) {
+		t.Errorf("answered %+v, %v after %+v", answer, err, got)
+	}
+}
+
+func TestAnHourAuditsAndRemovesNothing(t *testing.T) {
+	var got recorder
+	answer, err := quiet(&got).handle(t.Context(), sample(t, "reap-audit.json"))
+	if err != nil || got.audits != 1 || got.calls() != 1 || !reflect.DeepEqual(answer, core.DailyReport{Tasks: 4}) {
 		t.Errorf("answered %+v, %v after %+v", answer, err, got)
 	}
 }

@@ -41,29 +41,39 @@ func (h handler) handle(ctx context.Context, batch events.SQSEvent) (events.SQSE
 	values := metrics.Reclaims()
 	defer func() { h.meter.Emit(values) }()
 	for _, message := range batch.Records {
-		outcome, err := h.one(ctx, message)
+		job, outcome, err := h.one(ctx, message)
 		values.AddReclaim(outcome, err != nil)
+		h.tell(ctx, message, job, outcome, err)
 		if err != nil {
-			h.log.ErrorContext(ctx, "reclaim", "messageId", message.MessageId, "outcome", outcome, "err", err)
 			out.BatchItemFailures = append(out.BatchItemFailures, events.SQSBatchItemFailure{ItemIdentifier: message.MessageId})
 		}
 	}
 	return out, nil
 }
 
-// one does one message. Without an outcome it was not begun.
-func (h handler) one(ctx context.Context, message events.SQSMessage) (core.ReclaimOutcome, error) {
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < jobReserve {
-		return "", fmt.Errorf("message %s: no time left in this invocation", message.MessageId)
+// tell logs what became of a message, under the same members whether it failed or not: an
+// operator finds a run's failures by the run.
+func (h handler) tell(ctx context.Context, message events.SQSMessage, job core.ReclaimJob, outcome core.ReclaimOutcome, err error) {
+	about := []any{
+		"run", core.RunKey{Tenant: job.Tenant, Run: job.Run}.String(), "instance", string(job.Instance), "kind", job.Kind, "outcome", outcome,
 	}
-	var job core.ReclaimJob
-	if err := core.DecodeStrict([]byte(message.Body), &job); err != nil {
-		return "", fmt.Errorf("message %s: %w", message.MessageId, err)
-	}
-	outcome, err := h.reclaim.Do(ctx, job)
 	if err != nil {
-		return outcome, fmt.Errorf("message %s of instance %s: %s: %w", message.MessageId, job.Instance, outcome, err)
+		h.log.ErrorContext(ctx, "reclaim", append(about, "messageId", message.MessageId, "err", err)...)
+		return
 	}
-	h.log.InfoContext(ctx, "reclaim", "run", core.RunKey{Tenant: job.Tenant, Run: job.Run}.String(), "instance", string(job.Instance), "kind", job.Kind, "outcome", outcome)
-	return outcome, nil
+	h.log.InfoContext(ctx, "reclaim", about...)
+}
+
+// one does one message. Without an outcome it was not begun.
+func (h handler) one(ctx context.Context, message events.SQSMessage) (job core.ReclaimJob, outcome core.ReclaimOutcome, err error) {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < jobReserve {
+		return job, "", fmt.Errorf("message %s: no time left in this invocation", message.MessageId)
+	}
+	if err := core.DecodeStrict([]byte(message.Body), &job); err != nil {
+		return core.ReclaimJob{}, "", fmt.Errorf("message %s: %w", message.MessageId, err)
+	}
+	if outcome, err = h.reclaim.Do(ctx, job); err != nil {
+		return job, outcome, fmt.Errorf("message %s of instance %s: %s: %w", message.MessageId, job.Instance, outcome, err)
+	}
+	return job, outcome, nil
 }

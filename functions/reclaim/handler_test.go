@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -62,6 +63,25 @@ func TestOnlyWhatFailedComesAgain(t *testing.T) {
 	}
 	if len(s.jobs) != 3 {
 		t.Errorf("did %+v", s.jobs)
+	}
+}
+
+// TestAFailureSaysWhoseItIs: run, instance and kind are members of its line, not only part
+// of its text.
+func TestAFailureSaysWhoseItIs(t *testing.T) {
+	var log bytes.Buffer
+	h := handler{&script{fail: map[core.InstanceID]bool{"i2": true}}, slog.New(slog.NewJSONHandler(&log, nil)), nil}
+	if _, err := h.handle(t.Context(), events.SQSEvent{Records: []events.SQSMessage{message("m2", `{"tenant":"a","run":"r2","key":"k","instance":"i2","kind":"end"}`)}}); err != nil {
+		t.Fatal(err)
+	}
+	var told map[string]any
+	if err := json.Unmarshal(log.Bytes(), &told); err != nil {
+		t.Fatal(err)
+	}
+	for member, want := range map[string]string{"level": "ERROR", "run": "a/r2", "instance": "i2", "kind": "end", "outcome": "destroy-failed", "messageId": "m2"} {
+		if told[member] != want {
+			t.Errorf("%s: told %v, want %s", member, told[member], want)
+		}
 	}
 }
 

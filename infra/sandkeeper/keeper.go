@@ -531,11 +531,18 @@ func (k *Keeper) schedules(reap, checkpoint awslambda.Function) {
 		// Not on the hour, when everybody's daily work asks ECS.
 		when: daily("4", "17"), retries: 5, within: time.Hour,
 	}, {
+		name: names.AuditSchedule, detailType: names.DetailScheduleAudit, about: "One audit of ECS an hour", target: reap,
+		when: hourly("47"), retries: 1, within: 10 * time.Minute,
+	}, {
 		name: names.CollectSchedule, detailType: names.DetailScheduleCollect, about: "One collection of what no checkpoint needs a day", target: checkpoint,
 		when: daily("3", "43"), retries: 5, within: time.Hour,
 	}} {
 		k.schedule(t, invoke)
 	}
+}
+
+func hourly(minute string) awsscheduler.ScheduleExpression {
+	return awsscheduler.ScheduleExpression_Cron(&awsscheduler.CronOptionsWithTimezone{Minute: &minute})
 }
 
 func daily(hour, minute string) awsscheduler.ScheduleExpression {

@@ -380,6 +380,7 @@ func TestSchedules(t *testing.T) {
 		names.TickSchedule:    {"rate(1 minute)", "reap.Arn"},
 		names.DailySchedule:   {"cron(17 4 * * ? *)", "reap.Arn"},
 		names.CollectSchedule: {"cron(43 3 * * ? *)", "checkpoint.Arn"},
+		names.AuditSchedule:   {"cron(47 * * * ? *)", "reap.Arn"},
 	}
 	for name, want := range tests {
 		s := production.one(t, "AWS::Scheduler::Schedule", name)
@@ -652,7 +653,7 @@ func TestFunctions(t *testing.T) {
 
 // TestEventsAreWhatTheStackSends: the files that functions are tested with.
 func TestEventsAreWhatTheStackSends(t *testing.T) {
-	for file, name := range map[string]string{"reap-tick.json": names.TickSchedule, "reap-daily.json": names.DailySchedule, "checkpoint-collect.json": names.CollectSchedule} {
+	for file, name := range map[string]string{"reap-tick.json": names.TickSchedule, "reap-daily.json": names.DailySchedule, "reap-audit.json": names.AuditSchedule, "checkpoint-collect.json": names.CollectSchedule} {
 		var sent, sample properties
 		schedule := production.one(t, "AWS::Scheduler::Schedule", name)
 		if err := json.Unmarshal([]byte(flat(at(schedule.Properties, "Target", "Input"))), &sent); err != nil {

@@ -139,10 +139,10 @@ func (k *Keeper) newDashboard() awscloudwatch.Dashboard {
 					Width:    new(6.0), Height: new(4.0),
 				}),
 			},
-			k.levels(), k.work(), k.quality(), k.trouble(),
+			k.levels(), k.work(), k.looks(), k.quality(), k.trouble(),
 			{awscloudwatch.NewLogQueryWidget(&awscloudwatch.LogQueryWidgetProps{
 				Title: new("The last errors"), LogGroupNames: k.logGroups(names.Functions...),
-				QueryString: new(queryErrors), Width: new(float64(width)), Height: new(6.0), View: awscloudwatch.LogQueryVisualizationType_TABLE,
+				QueryString: new(metrics.FindQuery("errors").Text), Width: new(float64(width)), Height: new(6.0), View: awscloudwatch.LogQueryVisualizationType_TABLE,
 			})},
 		},
 	})
@@ -150,25 +150,34 @@ func (k *Keeper) newDashboard() awscloudwatch.Dashboard {
 
 // levels are single numbers that should be small.
 func (k *Keeper) levels() *[]awscloudwatch.IWidget {
-	const each = width / 4
+	const each = width / 5.0
 	number := func(title string, metric awscloudwatch.IMetric) awscloudwatch.IWidget {
 		return awscloudwatch.NewSingleValueWidget(&awscloudwatch.SingleValueWidgetProps{
 			Title: &title, Metrics: &[]awscloudwatch.IMetric{metric}, Width: new(float64(each)), Height: new(3.0), Sparkline: new(true),
 		})
 	}
 	return &[]awscloudwatch.IWidget{
+		number("Keeps ends back: 0 nothing, 1 observe, 2 freeze, 3 breaker", k.Metric(string(metrics.NotActing), "Maximum", 5*time.Minute)),
 		number("Oldest unexamined run, s", k.Metric(string(metrics.OldestUnexaminedSeconds), "Maximum", 5*time.Minute)),
 		number("Runs that cannot be told, %", k.Metric(string(metrics.UnknownRatio), "Average", 5*time.Minute)),
-		number("Leaked sandboxes", k.Metric(string(metrics.SandboxesLeaked), "Maximum", day)),
-		number("Idle burn, $ an hour", k.Metric(string(metrics.IdleBurn), "Maximum", day)),
+		number("Leaked sandboxes", k.Metric(string(metrics.SandboxesLeaked), "Maximum", time.Hour)),
+		number("Idle burn, $ an hour", k.Metric(string(metrics.IdleBurn), "Maximum", time.Hour)),
 	}
 }
 
 // work is what the cleaner does.
 func (k *Keeper) work() *[]awscloudwatch.IWidget {
 	return &[]awscloudwatch.IWidget{
-		k.logGraph("Runs by outcome", names.Reap, queryOutcomes),
-		k.logGraph("Sandboxes by outcome", names.Reclaim, queryReclaims),
+		k.logGraph("Runs by outcome", names.Reap, "outcomes"),
+		k.logGraph("Sandboxes by outcome", names.Reclaim, "reclaims"),
+	}
+}
+
+// looks is how far it comes round, and what that is worth.
+func (k *Keeper) looks() *[]awscloudwatch.IWidget {
+	return &[]awscloudwatch.IWidget{
+		k.logGraph("Runs detached, probed, unexamined", names.Reap, "sweeps"),
+		k.logGraph("Saved by ends before their time, $", names.Reap, "saved"),
 	}
 }
 
@@ -179,7 +188,7 @@ func (k *Keeper) quality() *[]awscloudwatch.IWidget {
 	}
 	return &[]awscloudwatch.IWidget{
 		k.graph("From an agent's exit to its task stopped, s", took("p50"), took("p90"), took("Maximum")),
-		k.logGraph("Workspaces stored", names.Checkpoint, queryCheckpoints),
+		k.logGraph("Workspaces stored", names.Checkpoint, "checkpoints"),
 	}
 }
 
@@ -195,7 +204,8 @@ func (k *Keeper) trouble() *[]awscloudwatch.IWidget {
 		functions = append(functions, k.functions[f].MetricErrors(options), k.functions[f].MetricThrottles(options))
 	}
 	return &[]awscloudwatch.IWidget{
-		k.graph("Failures and refusals", sum(metrics.ReclaimFailures), sum(metrics.CheckpointFailures), sum(metrics.FenceRefusals), sum(metrics.ECSThrottled)),
+		k.graph("Failures and refusals", sum(metrics.ReclaimFailures), sum(metrics.CheckpointFailures), sum(metrics.FenceRefusals)),
+		k.graph("Calls that ECS turned away", sum(metrics.ECSThrottled)),
 		k.graph("Dead letters", depths...),
 		k.graph("Functions: errors and throttles", functions...),
 	}
@@ -203,14 +213,14 @@ func (k *Keeper) trouble() *[]awscloudwatch.IWidget {
 
 func (k *Keeper) graph(title string, left ...awscloudwatch.IMetric) awscloudwatch.IWidget {
 	return awscloudwatch.NewGraphWidget(&awscloudwatch.GraphWidgetProps{
-		Title: &title, Left: &left, LeftYAxis: &awscloudwatch.YAxisProps{Min: new(0.0)}, Width: new(width / 3.0), Height: new(6.0),
+		Title: &title, Left: &left, LeftYAxis: &awscloudwatch.YAxisProps{Min: new(0.0)}, Width: new(width / 4.0), Height: new(6.0),
 	})
 }
 
-// logGraph draws what the properties of a function's lines of metrics say.
+// logGraph draws what a saved query finds in a function's lines.
 func (k *Keeper) logGraph(title string, f names.Function, query string) awscloudwatch.IWidget {
 	return awscloudwatch.NewLogQueryWidget(&awscloudwatch.LogQueryWidgetProps{
-		Title: &title, LogGroupNames: k.logGroups(f), QueryString: &query,
+		Title: &title, LogGroupNames: k.logGroups(f), QueryString: new(metrics.FindQuery(query).Text),
 		Width: new(width / 2.0), Height: new(6.0), View: awscloudwatch.LogQueryVisualizationType_STACKEDAREA,
 	})
 }
@@ -225,14 +235,14 @@ func (k *Keeper) logGroups(functions ...names.Function) *[]*string {
 
 // queries saves the queries of the list below the installation's name.
 func (k *Keeper) queries() {
-	for _, q := range savedQueries {
+	for _, q := range metrics.Queries {
 		var groups []any
-		for _, name := range *k.logGroups(q.of...) {
+		for _, name := range *k.logGroups(q.Of...) {
 			groups = append(groups, name)
 		}
-		awslogs.NewCfnQueryDefinition(k.Construct, new("query-"+q.id), &awslogs.CfnQueryDefinitionProps{
-			Name:          join(k.props.Install, "/", q.name),
-			QueryString:   new(q.text),
+		awslogs.NewCfnQueryDefinition(k.Construct, new("query-"+q.ID), &awslogs.CfnQueryDefinitionProps{
+			Name:          join(k.props.Install, "/", q.Name),
+			QueryString:   new(q.Text),
 			LogGroupNames: &groups,
 		})
 	}

@@ -132,7 +132,7 @@ func TestTheRunbooksQueriesAreSaved(t *testing.T) {
 		saved[name] = true
 		checkFields(t, name, flat(q.Properties["QueryString"]))
 	}
-	same(t, "queries", len(saved), len(savedQueries))
+	same(t, "queries", len(saved), len(metrics.Queries))
 	cited := regexp.MustCompile(`(?i)quer(?:y|ies) \*([^*]+)\*`).FindAllStringSubmatch(string(runbook), -1)
 	for _, name := range cited {
 		if !saved[name[1]] {
@@ -146,14 +146,14 @@ func TestTheRunbooksQueriesAreSaved(t *testing.T) {
 
 // written are the members of lines of logs that queries read, beside metrics.
 var written = []string{
-	"message", "level", "run", "outcome", "status", "reason", "healing", "exitCode", "err", "operation", "code", "tenant", "thread", "id", "kind",
+	"message", "level", "run", "outcome", "status", "reason", "healing", "exitCode", "err", "operation", "code", "tenant", "thread", "id", "kind", "instance",
 	"task", "startedBy", "since", "stopping",
 }
 
 var identifier = regexp.MustCompile(`"[^"]*"|@?[A-Za-z]+`)
 
 // languageWords are those of the query language, and names that a query itself makes.
-var languageWords = strings.Fields("fields filter sort stats limit desc asc by and or in like as count sum bin ispresent m runs @timestamp")
+var languageWords = strings.Fields("fields filter sort stats limit desc asc by and or in like as count sum bin ispresent m runs function @timestamp")
 
 func checkFields(t *testing.T, name, query string) {
 	t.Helper()

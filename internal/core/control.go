@@ -54,6 +54,26 @@ func (c Control) EndsUnsealed() bool { return c.Acts() && !c.Blocked() }
 // an installation that observes reports what it would do.
 func (c Control) Blocked() bool { return c.Frozen || c.Breaker.TrippedAt != 0 }
 
+// What keeps ends back, as [Control.Standing] says.
+const (
+	StandingObserve = "observe"
+	StandingFrozen  = "frozen"
+	StandingTripped = "breaker"
+)
+
+// Standing says what keeps ends back; empty where nothing does.
+func (c Control) Standing() string {
+	switch {
+	case !c.Acts():
+		return StandingObserve
+	case c.Frozen:
+		return StandingFrozen
+	case c.Breaker.TrippedAt != 0:
+		return StandingTripped
+	}
+	return ""
+}
+
 // Controls is where the operator's settings are.
 type Controls interface {
 	// Control reads them consistently. No settings are the zero Control.

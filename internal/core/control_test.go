@@ -97,6 +97,12 @@ func TestTheBreakerStopsAMassEnd(t *testing.T) {
 		if report.Outcomes[core.Held] != 4 || w.run("fine").Status != core.Completed {
 			t.Errorf("tripped: %+v, fine is %s", report.Outcomes, w.run("fine").Status)
 		}
+		if told := w.told(core.NoticeTripped); len(told) != 1 {
+			t.Errorf("others were told %d times that the breaker tripped, want once: %+v", len(told), w.notices)
+		}
+		if again := w.tick(); again.Standing != core.StandingTripped || len(w.told(core.NoticeTripped)) != 1 {
+			t.Errorf("the next sweep: standing %q, told %v", again.Standing, w.told(core.NoticeTripped))
+		}
 		operator := &core.Operator{Controls: w.store, Audit: w.store}
 		if err := operator.Thaw(t.Context(), core.By{Who: "ops", Why: "was a real outage"}); err != nil {
 			t.Fatal(err)

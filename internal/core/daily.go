@@ -45,24 +45,36 @@ type DailyReport struct {
 // tasks of a cluster cannot be listed; those of the others are audited all the same,
 // and reported.
 func (s *Sweep) Daily(ctx context.Context) (DailyReport, error) {
+	return s.compare(ctx, "daily", func(control Control, report *DailyReport) {
+		if control.Stops() {
+			s.prune(ctx, report)
+		} else {
+			report.Skipped = control.Standing()
+		}
+	})
+}
+
+// Audit is the part of [Sweep.Daily] that compares ECS with the ledger.
+func (s *Sweep) Audit(ctx context.Context) (DailyReport, error) {
+	return s.compare(ctx, "audit", func(_ Control, report *DailyReport) { report.Skipped = "an audit removes no journals" })
+}
+
+// compare audits, does what else is to be done, and tells of both.
+func (s *Sweep) compare(ctx context.Context, what string, then func(Control, *DailyReport)) (DailyReport, error) {
 	control, err := s.Controls.Control(ctx)
 	if err != nil {
-		return DailyReport{}, fmt.Errorf("daily: %w", err)
+		return DailyReport{}, fmt.Errorf("%s: %w", what, err)
 	}
 	report := DailyReport{Leaked: []Leak{}, Pruned: []PruneReport{}}
 	unlisted := s.audit(ctx, control, &report)
-	if control.Stops() {
-		s.prune(ctx, &report)
-	} else {
-		report.Skipped = stopped(control)
-	}
+	then(control, &report)
 	for _, l := range report.Leaked {
 		s.Logger.WarnContext(ctx, "leak", "task", l.TaskARN, "startedBy", l.StartedBy, "since", l.Since, "reason", l.Why, "stopping", l.Stopping)
 	}
-	s.Logger.InfoContext(ctx, "daily", "tasks", report.Tasks, "ours", report.Ours, "leaked", len(report.Leaked),
+	s.Logger.InfoContext(ctx, what, "tasks", report.Tasks, "ours", report.Ours, "leaked", len(report.Leaked),
 		"idle", report.Idle, "idleBurnUSD", report.IdleBurnUSD, "pruned", len(report.Pruned), "errors", report.Errors)
 	if unlisted != nil {
-		return report, fmt.Errorf("daily: %w", unlisted)
+		return report, fmt.Errorf("%s: %w", what, unlisted)
 	}
 	return report, nil
 }

@@ -70,7 +70,7 @@ func decide(r Run, e evidence, now Millis, p policy) decision {
 	}
 	if reason := ending(r, e, now, p); reason != "" {
 		if reason != EndCancelled && p.control.Blocked() {
-			return decision{act: actLeave, outcome: Held, why: stopped(p.control)}
+			return decision{act: actLeave, outcome: Held, why: p.control.Standing()}
 		}
 		return decision{act: endOrConclude(r, e, now, p), reason: reason, why: string(reason)}
 	}
@@ -147,17 +147,6 @@ func gone(r Run, e evidence, now Millis, l Limits) bool {
 		e.task.Life == TaskMissing && e.note.missingFor(now) >= l.MissingGrace
 }
 
-// stopped words why nothing is ended now.
-func stopped(c Control) string {
-	switch {
-	case !c.Acts():
-		return "observe"
-	case c.Frozen:
-		return "frozen"
-	}
-	return "breaker"
-}
-
 // judge is for a run that nothing but its task and agent can end.
 func judge(r Run, e evidence, now Millis, p policy) decision {
 	switch {
@@ -165,7 +154,7 @@ func judge(r Run, e evidence, now Millis, p policy) decision {
 		return unlaunched(r, e, p)
 	case gone(r, e, now, p.limits):
 		if p.control.Blocked() {
-			return decision{act: actLeave, outcome: Held, why: stopped(p.control)}
+			return decision{act: actLeave, outcome: Held, why: p.control.Standing()}
 		}
 		return decision{act: actConclude, reason: EndLost, why: describe(e.task)}
 	case e.allMissing:
@@ -199,7 +188,7 @@ func leaving(reply ProbeReply) decision {
 func unlaunched(r Run, e evidence, p policy) decision {
 	if r.Instance == "" || e.row == nil || e.row.State == LedgerClosed {
 		if p.control.Blocked() {
-			return decision{act: actLeave, outcome: Held, why: stopped(p.control)}
+			return decision{act: actLeave, outcome: Held, why: p.control.Standing()}
 		}
 		return decision{act: actConclude, reason: EndNeverStarted, why: "never-launched"}
 	}
@@ -219,7 +208,7 @@ func probed(r Run, e evidence, now Millis, p policy) decision {
 	case overdue(r, e, now, p) != "" && r.Hold.Live(now):
 		return decision{act: actLeave, outcome: Held, why: "held"}
 	case overdue(r, e, now, p) != "" && p.control.Blocked():
-		return decision{act: actLeave, outcome: Held, why: stopped(p.control)}
+		return decision{act: actLeave, outcome: Held, why: p.control.Standing()}
 	case reply.Dead != NotDead:
 		return decision{act: actLeave, outcome: Producing, why: "dead-" + string(reply.Dead) + "-once"}
 	}
@@ -229,7 +218,7 @@ func probed(r Run, e evidence, now Millis, p policy) decision {
 // died is for an agent that was seen dead twice, far enough apart.
 func died(dead Dead, p policy) decision {
 	if p.control.Blocked() {
-		return decision{act: actLeave, outcome: Held, why: stopped(p.control)}
+		return decision{act: actLeave, outcome: Held, why: p.control.Standing()}
 	}
 	reason := EndDied
 	if dead == NeverBegan {

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -72,7 +73,7 @@ func (s *Sweep) admit(ctx context.Context, jobs []job, p policy) ([]job, []RunRe
 	if err == nil && control.EndsUnsealed() {
 		return jobs, nil
 	}
-	why := stopped(control)
+	why := control.Standing()
 	if err != nil {
 		why = err.Error()
 	}
@@ -99,25 +100,54 @@ const countTries = 10
 
 // count announces n ends to the breaker.
 func (s *Sweep) count(ctx context.Context, c Control, n int) (Control, error) {
-	return countEnds(ctx, s.Controls, s.Breaker, c, n, s.Limits)
+	return counting{s.Controls, s.Breaker, s.Announcer, s.Logger, s.Limits}.count(ctx, c, n)
 }
 
-func countEnds(ctx context.Context, controls Controls, breaker ControlWriter, c Control, n int, l Limits) (Control, error) {
+// counting is what counts ends for the breaker.
+type counting struct {
+	controls  Controls
+	breaker   ControlWriter
+	announcer Announcer    // nil: nobody is told
+	logger    *slog.Logger // nil: none
+	limits    Limits
+}
+
+// count announces n ends before any of them happens, and tells others if they trip the
+// breaker.
+func (t counting) count(ctx context.Context, c Control, n int) (Control, error) {
 	for range countTries {
 		if n == 0 || !c.EndsUnsealed() {
 			return c, nil
 		}
-		next, err := breaker.UpdateControl(ctx, CountEnds{
-			Seen: c.Breaker, N: n, Now: nowMillis(), Window: l.BreakerWindow, Most: l.BreakerMost,
+		next, err := t.breaker.UpdateControl(ctx, CountEnds{
+			Seen: c.Breaker, N: n, Now: nowMillis(), Window: t.limits.BreakerWindow, Most: t.limits.BreakerMost,
 		})
+		if err == nil && next.Breaker.TrippedAt != 0 {
+			t.tell(ctx, next.Breaker)
+		}
 		if !Refused(err) {
 			return next, err
 		}
-		if c, err = controls.Control(ctx); err != nil {
+		if c, err = t.controls.Control(ctx); err != nil {
 			return Control{}, err
 		}
 	}
 	return Control{}, errors.New("count ends: the breaker moves too fast")
+}
+
+// tell says that the breaker has tripped. It is not worth failing for.
+func (t counting) tell(ctx context.Context, b Breaker) {
+	why := fmt.Sprintf("%d ends without a sentinel within %s, at most %d are let", b.Count, t.limits.BreakerWindow, t.limits.BreakerMost)
+	if t.logger != nil {
+		t.logger.WarnContext(ctx, "breaker", "reason", why, "since", b.TrippedAt)
+	}
+	if t.announcer == nil {
+		return
+	}
+	err := t.announcer.Announce(ctx, []Notice{{Type: NoticeTripped, Reason: why, At: b.TrippedAt}})
+	if err != nil && t.logger != nil {
+		t.logger.WarnContext(ctx, "announce", "err", err)
+	}
 }
 
 // work claims one run and drives it to its end, or as far as its budget lasts.
@@ -246,7 +276,7 @@ func (s *Sweep) unblocked(ctx context.Context) error {
 		return err
 	}
 	if !control.EndsUnsealed() {
-		return &blockedError{stopped(control)}
+		return &blockedError{control.Standing()}
 	}
 	return nil
 }

@@ -15,6 +15,8 @@ const (
 	NoticeHeld      NoticeType = "run.held"       // would have ended, and is held
 	NoticeLeaked    NoticeType = "sandbox.leaked" // a task runs that no open ledger row names
 
+	NoticeTripped NoticeType = "breaker.tripped" // too many ended without a sentinel; such ends wait for an operator
+
 	NoticeCheckpointFailed NoticeType = "checkpoint.failed" // a workspace could not be stored, and is held, or is lost
 )
 

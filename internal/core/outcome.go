@@ -60,6 +60,7 @@ type SweepReport struct {
 	OldestLap  Millis          `json:"oldestLap,omitempty"` // since when a run waits to be examined
 	Outcomes   map[Outcome]int `json:"outcomes"`
 	Runs       []RunReport     `json:"runs"`
+	Standing   string          `json:"standing,omitempty"`  // as [Control.Standing], when the sweep began
 	FannedOut  int             `json:"fannedOut,omitempty"` // shards handed to sweeps of their own
 	Errors     []string        `json:"errors,omitempty"`    // of what concerns no run
 	Stopped    *Stopped        `json:"stopped,omitempty"`   // which an event told of

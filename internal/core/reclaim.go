@@ -405,7 +405,7 @@ func (c *Reclaimer) counted(ctx context.Context, a *attempt) (ReclaimOutcome, er
 	if a.job.Kind != JobDue {
 		return "", nil
 	}
-	control, err := countEnds(ctx, c.Controls, c.Breaker, a.control, 1, c.Limits)
+	control, err := counting{c.Controls, c.Breaker, c.Announcer, c.Logger, c.Limits}.count(ctx, a.control, 1)
 	if err != nil {
 		return ReclaimDestroyFailed, err
 	}

@@ -203,6 +203,7 @@ func (s *Sweep) Run(ctx context.Context, request SweepRequest) (SweepReport, err
 		return SweepReport{}, fmt.Errorf("sweep: %w", err)
 	}
 	report := newReport()
+	report.Standing = control.Standing()
 	p := policy{
 		limits: s.Limits, control: control, acts: control.Acts() && request.Mode != ModePlan, named: len(request.keys()) > 0, unasked: request.NoProbe,
 	}

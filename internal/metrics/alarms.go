@@ -37,7 +37,9 @@ const (
 var Alarms = []Alarm{
 	{"reaper-silent", OldestUnexaminedSeconds, "SampleCount", 1, true, 0, 5, Breaching,
 		"No sweep has come to its end: nothing is finished, and nothing is stopped."},
-	{"sandboxes-leaked", SandboxesLeaked, "Maximum", 0, false, day, 1, Ignore,
+	{"not-acting", NotActing, "Minimum", 1, false, minutes, 1, Ignore,
+		"The installation is frozen, or its breaker has tripped: nothing expires, and nothing that an expiry left is stopped, until somebody thaws it."},
+	{"sandboxes-leaked", SandboxesLeaked, "Maximum", 0, false, time.Hour, 2, NotBreaching,
 		"Tasks run that no record knows of, and cost money until somebody stops them."},
 	{"dead-letters", "", "Maximum", 0, false, minutes, 1, NotBreaching,
 		"Messages or events failed each time they were tried, and wait for an operator."},
@@ -53,6 +55,8 @@ var Alarms = []Alarm{
 		"Writers keep meeting each other: two hosts drive the same runs, or a clock is wrong."},
 	{"ecs-throttled", ECSThrottled, "Sum", 50, false, minutes, 3, NotBreaching,
 		"ECS turns calls away: the account makes more than its share."},
-	{"idle-burn", IdleBurn, "Maximum", 5, false, day, 1, Ignore,
+	{"idle-burn", IdleBurn, "Maximum", 5, false, time.Hour, 2, NotBreaching,
 		"Sandboxes without a live run cost more an hour than they should."},
+	{"observing", NotActing, "Minimum", 0, false, day, 3, Ignore,
+		"For three days the installation has acted on nothing; most likely nobody has told it to enforce."},
 }

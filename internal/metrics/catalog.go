@@ -27,6 +27,7 @@ const (
 	ReclaimFailures         Name = "ReclaimFailures"
 	CheckpointFailures      Name = "CheckpointFailures"
 	ExitToStoppedSeconds    Name = "ExitToStoppedSeconds"
+	NotActing               Name = "NotActing"
 )
 
 // The properties of their lines.
@@ -74,6 +75,9 @@ type Metric struct {
 	Charged bool // a metric of its own; else a property
 	// Steady says that the function's schedule writes it, whether anything happens or not.
 	Steady bool
+	// Sparse says that a zero, which the line has all the same, is no metric on it:
+	// CloudWatch charges for the hours in which something happened.
+	Sparse bool
 	From   []names.Function
 	About  string // one sentence
 }
@@ -103,42 +107,44 @@ var reclaimOutcomes = []core.ReclaimOutcome{
 var All = slices.Concat(charged, ofSweeps(), ofReclaims(), ofDays, ofCheckpoints)
 
 var charged = []Metric{
-	{OldestUnexaminedSeconds, Seconds, true, true, []names.Function{names.Reap},
+	{OldestUnexaminedSeconds, Seconds, true, true, false, []names.Function{names.Reap},
 		"For how long the run has waited that was examined the longest time ago. Each sweep writes it: while there is none, nobody sweeps."},
-	{UnknownRatio, Percent, true, false, []names.Function{names.Reap},
+	{NotActing, None, true, true, false, []names.Function{names.Reap},
+		"What keeps ends back, as each sweep finds it: 0 nothing, 1 the installation observes, 2 it is frozen, 3 its breaker has tripped."},
+	{UnknownRatio, Percent, true, false, false, []names.Function{names.Reap},
 		"Of the runs that a sweep examined, the share whose state could not be told. A sweep that examined none has none."},
-	{FenceRefusals, Count, true, true, []names.Function{names.Reap, names.Session, names.Checkpoint},
+	{FenceRefusals, Count, true, false, true, []names.Function{names.Reap, names.Session, names.Checkpoint},
 		"Writes that were refused because somebody else had taken the run, the thread or the sandbox: a few are the design at work."},
-	{ECSThrottled, Count, true, true, []names.Function{names.Reap, names.Probe, names.Reclaim, names.Checkpoint, names.Session},
+	{ECSThrottled, Count, true, false, true, []names.Function{names.Reap, names.Probe, names.Reclaim, names.Checkpoint, names.Session},
 		"Attempts at calls that ECS turned away because the account made too many."},
-	{SandboxesLeaked, Count, true, false, []names.Function{names.Reap},
-		"Tasks of this installation that run and that no open ledger row names, as the daily audit finds them: a level, not a sum."},
-	{IdleBurn, None, true, false, []names.Function{names.Reap},
-		"What the tasks without a live run cost, dollars an hour at list prices, as the daily audit finds them: a level, not a sum."},
-	{ReclaimFailures, Count, true, false, []names.Function{names.Reclaim},
+	{SandboxesLeaked, Count, true, false, true, []names.Function{names.Reap},
+		"Tasks of this installation that run and that no open ledger row names, as an hourly audit finds them: a level, not a sum."},
+	{IdleBurn, None, true, false, true, []names.Function{names.Reap},
+		"What the tasks without a live run cost, dollars an hour at list prices, as an hourly audit finds them: a level, not a sum."},
+	{ReclaimFailures, Count, true, false, true, []names.Function{names.Reclaim},
 		"Messages whose sandbox could not be ended; they come again, and in the end are dead letters."},
-	{CheckpointFailures, Count, true, false, []names.Function{names.Reclaim, names.Checkpoint},
+	{CheckpointFailures, Count, true, false, true, []names.Function{names.Reclaim, names.Checkpoint},
 		"Workspaces that could not be stored, or restored."},
-	{ExitToStoppedSeconds, Seconds, true, false, []names.Function{names.Reap},
+	{ExitToStoppedSeconds, Seconds, true, false, false, []names.Function{names.Reap},
 		"From an agent's end, as far as it is known, to the end of its task. Without an exit nudge the end is when a sweep saw it."},
 }
 
 func ofSweeps() []Metric {
 	reap := []names.Function{names.Reap}
 	all := []Metric{
-		{RunsConsidered, Count, false, true, reap, "Runs that a sweep had to judge."},
-		{RunsProbed, Count, false, true, reap, "Of them, runs whose journal it asked."},
-		{RunsUnexamined, Count, false, true, reap, "Of them, runs for which the minute's share of ECS calls did not last."},
-		{RunsPlanned, Count, false, true, reap, "Runs that a sweep would have ended, had it not only observed."},
-		{RunsTurned, Count, false, true, reap, "Attachments that lapsed, and cancels that came due."},
-		{ReclaimsSent, Count, false, true, reap, "Reclaim messages that were sent again."},
-		{LedgerSettled, Count, false, true, reap, "Ledger rows that were moved on."},
-		{ShardsFannedOut, Count, false, true, reap, "Shards handed to sweeps of their own."},
-		{SweepErrors, Count, false, true, reap, "Errors that concern no single run."},
-		{SavedUSD, None, false, true, reap, "What the tasks of runs that ended by themselves would have cost up to the end of the time that a run may stay detached, dollars."},
+		{RunsConsidered, Count, false, true, false, reap, "Runs that a sweep had to judge."},
+		{RunsProbed, Count, false, true, false, reap, "Of them, runs whose journal it asked."},
+		{RunsUnexamined, Count, false, true, false, reap, "Of them, runs for which the minute's share of ECS calls did not last."},
+		{RunsPlanned, Count, false, true, false, reap, "Runs that a sweep would have ended, had it not only observed."},
+		{RunsTurned, Count, false, true, false, reap, "Attachments that lapsed, and cancels that came due."},
+		{ReclaimsSent, Count, false, true, false, reap, "Reclaim messages that were sent again."},
+		{LedgerSettled, Count, false, true, false, reap, "Ledger rows that were moved on."},
+		{ShardsFannedOut, Count, false, true, false, reap, "Shards handed to sweeps of their own."},
+		{SweepErrors, Count, false, true, false, reap, "Errors that concern no single run."},
+		{SavedUSD, None, false, true, false, reap, "What the tasks of runs that ended by themselves would have cost up to the end of the time that a run may stay detached, dollars."},
 	}
 	for _, o := range core.Outcomes {
-		all = append(all, Metric{runs(o), Count, false, true, reap, "Runs of a sweep with the outcome " + string(o) + "."})
+		all = append(all, Metric{runs(o), Count, false, true, false, reap, "Runs of a sweep with the outcome " + string(o) + "."})
 	}
 	return all
 }
@@ -146,26 +152,26 @@ func ofSweeps() []Metric {
 func ofReclaims() []Metric {
 	var all []Metric
 	for _, o := range reclaimOutcomes {
-		all = append(all, Metric{reclaims(o), Count, false, false, []names.Function{names.Reclaim}, "Messages with the outcome " + string(o) + "."})
+		all = append(all, Metric{reclaims(o), Count, false, false, false, []names.Function{names.Reclaim}, "Messages with the outcome " + string(o) + "."})
 	}
-	return append(all, Metric{ReclaimsUnreadable, Count, false, false, []names.Function{names.Reclaim}, "Messages that were not begun: they cannot be read, or no time was left."})
+	return append(all, Metric{ReclaimsUnreadable, Count, false, false, false, []names.Function{names.Reclaim}, "Messages that were not begun: they cannot be read, or no time was left."})
 }
 
 var ofDays = []Metric{
-	{TasksLiving, Count, false, false, []names.Function{names.Reap}, "Tasks of the cluster, whoever started them."},
-	{TasksOurs, Count, false, false, []names.Function{names.Reap}, "Of them, this installation's."},
-	{SandboxesIdle, Count, false, false, []names.Function{names.Reap}, "Of them, those kept warm for their thread's next turn."},
-	{JournalsPruned, Count, false, false, []names.Function{names.Reap}, "Idle sandboxes from which journals of ended runs were removed."},
+	{TasksLiving, Count, false, false, false, []names.Function{names.Reap}, "Tasks of the cluster, whoever started them."},
+	{TasksOurs, Count, false, false, false, []names.Function{names.Reap}, "Of them, this installation's."},
+	{SandboxesIdle, Count, false, false, false, []names.Function{names.Reap}, "Of them, those kept warm for their thread's next turn."},
+	{JournalsPruned, Count, false, false, false, []names.Function{names.Reap}, "Idle sandboxes from which journals of ended runs were removed."},
 }
 
 var ofCheckpoints = []Metric{
-	{CheckpointsMade, Count, false, false, []names.Function{names.Checkpoint}, "Checkpoints published."},
-	{CheckpointBytes, Bytes, false, false, []names.Function{names.Checkpoint}, "Bytes of the workspaces in them, stored before or not."},
-	{CheckpointFiles, Count, false, false, []names.Function{names.Checkpoint}, "Files in them."},
-	{ObjectsCollected, Count, false, false, []names.Function{names.Checkpoint}, "Objects that no checkpoint needs, removed."},
-	{BytesCollected, Bytes, false, false, []names.Function{names.Checkpoint}, "Bytes of them."},
-	{ObjectsMissing, Count, false, false, []names.Function{names.Checkpoint}, "Objects that a checkpoint needs and that are not there."},
-	{CollectionsFailed, Count, false, false, []names.Function{names.Checkpoint}, "Threads whose collection failed."},
+	{CheckpointsMade, Count, false, false, false, []names.Function{names.Checkpoint}, "Checkpoints published."},
+	{CheckpointBytes, Bytes, false, false, false, []names.Function{names.Checkpoint}, "Bytes of the workspaces in them, stored before or not."},
+	{CheckpointFiles, Count, false, false, false, []names.Function{names.Checkpoint}, "Files in them."},
+	{ObjectsCollected, Count, false, false, false, []names.Function{names.Checkpoint}, "Objects that no checkpoint needs, removed."},
+	{BytesCollected, Bytes, false, false, false, []names.Function{names.Checkpoint}, "Bytes of them."},
+	{ObjectsMissing, Count, false, false, false, []names.Function{names.Checkpoint}, "Objects that a checkpoint needs and that are not there."},
+	{CollectionsFailed, Count, false, false, false, []names.Function{names.Checkpoint}, "Threads whose collection failed."},
 }
 
 // Charged lists the metrics that CloudWatch charges for.

@@ -51,6 +51,7 @@ var LogKeys = []LogKey{
 	{"shard", "Of an index."},
 	{"since", "Since when, milliseconds."},
 	{"source", "Of the event that led to a sweep."},
+	{"standing", "What keeps ends back: `observe`, `frozen` or `breaker`."},
 	{"startedBy", "As ECS has it."},
 	{"status", "Of the run once it is closed, or of HTTP."},
 	{"step", "Its id."},

@@ -29,7 +29,8 @@ type Meter struct {
 	mu sync.Mutex
 }
 
-// Emit writes one line: the charged values as metrics, the others beside them. It
+// Emit writes one line: the charged values as metrics, the others and sparse zeros beside
+// them. It
 // panics for a name that the list does not have, or not from this function. A line that
 // cannot be written is dropped: nobody is left to tell.
 func (m *Meter) Emit(values Values) {
@@ -44,7 +45,7 @@ func (m *Meter) Emit(values Values) {
 			panic(fmt.Sprintf("metrics: %s is not listed as %s's", name, m.Function))
 		}
 		line[string(name)] = values[name]
-		if metric.Charged {
+		if metric.Charged && !(metric.Sparse && values[name] == 0) {
 			listed = append(listed, definition{Name: name, Unit: metric.Unit})
 		}
 	}

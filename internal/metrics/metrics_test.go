@@ -79,12 +79,36 @@ func TestASweepTellsZeros(t *testing.T) {
 	v := metrics.OfSweep(core.SweepReport{}, true, time.Now())
 	for _, m := range metrics.All {
 		value, ok := v[m.Name]
-		if m.Steady && m.Name != metrics.ECSThrottled && slices.Contains(m.From, names.Reap) && (!ok || value != 0) {
+		if (m.Steady || m.Name == metrics.FenceRefusals) && slices.Contains(m.From, names.Reap) && (!ok || value != 0) {
 			t.Errorf("an idle sweep tells %v of %s", value, m.Name)
 		}
 	}
 	if _, ok := v[metrics.UnknownRatio]; ok {
 		t.Error("a sweep that examined nothing tells a ratio")
+	}
+}
+
+// TestASparseZeroIsNoMetric: the line has it, and CloudWatch charges nothing for it.
+func TestASparseZeroIsNoMetric(t *testing.T) {
+	for value, charged := range map[float64]bool{0: false, 2: true} {
+		l, members := emitted(t, names.Reap, metrics.Values{metrics.SandboxesLeaked: value, metrics.NotActing: 0})
+		listed := slices.ContainsFunc(l.AWS.CloudWatchMetrics[0].Metrics, func(m struct{ Name, Unit string }) bool { return m.Name == string(metrics.SandboxesLeaked) })
+		if listed != charged || members[string(metrics.SandboxesLeaked)] != value || len(l.AWS.CloudWatchMetrics[0].Metrics) == 0 {
+			t.Errorf("%v: the line is %v", value, members)
+		}
+	}
+}
+
+// TestASweepTellsWhatKeepsEndsBack: a freeze, a tripped breaker and a forgotten observe are
+// seen, and not only by who asks.
+func TestASweepTellsWhatKeepsEndsBack(t *testing.T) {
+	for c, want := range map[core.Control]float64{
+		{}: 0, {Mode: core.Enforce}: 0, {Mode: core.Observe}: 1, {Mode: core.Observe, Frozen: true}: 1, {Frozen: true}: 2,
+		{Frozen: true, Breaker: core.Breaker{TrippedAt: 1}}: 2, {Breaker: core.Breaker{TrippedAt: 1}}: 3,
+	} {
+		if v := metrics.OfSweep(core.SweepReport{Standing: c.Standing()}, true, time.Now()); v[metrics.NotActing] != want {
+			t.Errorf("%+v: tells %v, want %v", c, v[metrics.NotActing], want)
+		}
 	}
 }
 
@@ -185,6 +209,41 @@ func TestEveryAlarmReadsAChargedMetric(t *testing.T) {
 			t.Errorf("%+v", a)
 		}
 		seen[a.Name] = true
+	}
+}
+
+// words are those of the query language, and @timestamp.
+var words = strings.Fields("fields filter sort stats limit desc asc by and or in like as count sum bin ispresent m @timestamp")
+
+// TestAQueryReadsWhatItsLinesHave: each member that a query names stands on one of the kinds
+// of line that it is about, or its filter would let nothing through. What members stand on
+// which line is held against lines that were really logged, end to end.
+func TestAQueryReadsWhatItsLinesHave(t *testing.T) {
+	identifier := regexp.MustCompile(`"[^"]*"|@?[A-Za-z]+`)
+	for _, q := range metrics.Queries {
+		known := []string{"message", "level"}
+		for _, l := range q.Lines {
+			known = append(known, l.Members...)
+			if l.Message != "" && q.ID != "errors" && q.ID != "run" && q.ID != "refusals" && !strings.Contains(q.Text, `message = "`+l.Message+`"`) {
+				t.Errorf("%s is about lines %q, and does not ask for them", q.Name, l.Message)
+			}
+		}
+		made := regexp.MustCompile(` as (\w+)`).FindAllStringSubmatch(q.Text, -1)
+		for _, m := range made {
+			known = append(known, m[1])
+		}
+		for line := range strings.Lines(q.Text) {
+			if strings.HasPrefix(line, "#") {
+				continue
+			}
+			optional := strings.HasPrefix(line, "fields") // shows what there is
+			for _, word := range identifier.FindAllString(line, -1) {
+				inLog := slices.ContainsFunc(metrics.LogKeys, func(k metrics.LogKey) bool { return k.Name == word })
+				if word[0] != '"' && !slices.Contains(words, word) && !slices.Contains(known, word) && !(optional && inLog) {
+					t.Errorf("%s reads %s, which none of its lines has", q.Name, word)
+				}
+			}
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package metrics
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // Page is docs/metrics.md.
@@ -31,7 +32,7 @@ func Page() string {
 const pageLogs = `
 ## Logs
 
-One line of JSON for each decision, with its evidence, under a fixed message: ` + "`run`, `sweep`, `reap`, `daily`, `leak`, `reclaim`, `step`, `collect`, `checkpoint`, `agent`, `session`" + ` and what goes wrong on the way. Lambda adds
+One line of JSON for each decision, with its evidence, under a fixed message: ` + "`run`, `sweep`, `reap`, `audit`, `daily`, `leak`, `breaker`, `reclaim`, `step`, `collect`, `checkpoint`, `agent`, `session`" + ` and what goes wrong on the way. Lambda adds
 ` + "`timestamp`, `level`, `message` and `requestId`" + `. Members have these names and no others; no line holds a token, a prompt or output.
 
 | member | what it is |
@@ -46,7 +47,7 @@ nobody measures. This page is made from the list in ` + "`internal/metrics`" + `
 ## Charged
 
 %d metrics in the namespace ` + "`Sandkeeper`" + `, with the single dimension ` + "`Install`" + `, so that two installations in one account stay apart. CloudWatch charges each for the hours in
-which it is written: *steady* ones are written by every sweep, the others when there is something to tell.
+which it is written: *steady* ones are written by every sweep, *sparse* ones not where they are zero (the zero stands on the line as a property), the others when there is something to tell.
 
 `
 
@@ -77,6 +78,9 @@ func row(m Metric) string {
 	if m.Charged && m.Steady {
 		about += " Steady."
 	}
+	if m.Sparse {
+		about += " Sparse."
+	}
 	return fmt.Sprintf("| `%s` | %s | %s | %s |\n", m.Name, m.Unit, strings.Join(from, " "), about)
 }
 
@@ -100,8 +104,12 @@ func shortly(a Alarm) string {
 	switch {
 	case a.Period == 0:
 		return fmt.Sprintf("%d ticks of the schedule", a.Periods)
-	case a.Period == day:
+	case a.Period == day && a.Periods == 1:
 		return "a day"
+	case a.Period == day:
+		return fmt.Sprintf("each of %d days", a.Periods)
+	case a.Period == time.Hour:
+		return fmt.Sprintf("each of %d hours", a.Periods)
 	case a.Periods == 1:
 		return fmt.Sprintf("%d minutes", int(a.Period.Minutes()))
 	}

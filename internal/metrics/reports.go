@@ -28,6 +28,7 @@ func OfSweep(r core.SweepReport, whole bool, now time.Time) Values {
 		v[ExitToStoppedSeconds] = max(0, r.Stopped.At.Sub(r.Stopped.AgentEnded).Seconds())
 	}
 	if whole {
+		v[NotActing] = standings[r.Standing]
 		v[OldestUnexaminedSeconds] = 0
 		if r.OldestLap != 0 {
 			v[OldestUnexaminedSeconds] = max(0, core.MillisOf(now).Sub(r.OldestLap).Seconds())
@@ -35,6 +36,9 @@ func OfSweep(r core.SweepReport, whole bool, now time.Time) Values {
 	}
 	return v
 }
+
+// standings are the values of NotActing.
+var standings = map[string]float64{"": 0, core.StandingObserve: 1, core.StandingFrozen: 2, core.StandingTripped: 3}
 
 func (v Values) addRun(e core.RunReport) {
 	if e.Planned {
@@ -51,7 +55,7 @@ func (v Values) addRun(e core.RunReport) {
 	}
 }
 
-// OfDay is what the daily audit and prune found.
+// OfDay is what an audit found, and a daily one pruned.
 func OfDay(r core.DailyReport) Values {
 	return Values{
 		SandboxesLeaked: float64(len(r.Leaked)), IdleBurn: r.IdleBurnUSD, SandboxesIdle: float64(r.Idle),

@@ -139,6 +139,7 @@ const (
 	MetricsSpace    = "Sandkeeper"   // CloudWatch namespace
 	TickSchedule    = "tick"         // last part of the schedule's name
 	DailySchedule   = "daily"        // last part of the schedule's name
+	AuditSchedule   = "audit"        // last part of the schedule's name
 	CollectSchedule = "collect"      // last part of the schedule's name
 	ReclaimJobs     = "reclaim-jobs" // last part of the queue's name
 	ReclaimDead     = "reclaim-dead-letters"
@@ -180,6 +181,7 @@ const (
 	DetailTaskState       = "ECS Task State Change"
 	DetailScheduleTick    = "Tick"
 	DetailScheduleDaily   = "Daily"
+	DetailScheduleAudit   = "Audit"
 	DetailScheduleCollect = "Collect"
 	TaskStopped           = "STOPPED" // with TaskRunning, the lastStatus that the rule lets through, where it is also the desired one
 	TaskRunning           = "RUNNING"
