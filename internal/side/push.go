@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sandkeeper/sandkeeper/internal/agenthttp"
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/toolwire"
 )
@@ -184,20 +185,13 @@ func (p *Pusher) read(n int64) ([]byte, error) {
 func (p *Pusher) put(ctx context.Context, g toolwire.Grant, data []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, putTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPut, g.URL, bytes.NewReader(data))
+	answer, err := agenthttp.Put(ctx, p.Client, agenthttp.Object{URL: g.URL, Headers: g.Headers, Body: bytes.NewReader(data), Size: int64(len(data))})
 	if err != nil {
-		return errors.New("push: a grant that is no URL")
-	}
-	for name, value := range g.Headers {
-		request.Header.Set(name, value)
-	}
-	answer, err := p.Client.Do(request)
-	if err != nil {
-		return errors.New("push: no answer of the store")
+		return fmt.Errorf("push: put a piece: %w", err)
 	}
 	defer answer.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, 64<<10)) // so that the connection is used again
-	if answer.StatusCode != http.StatusOK && answer.StatusCode != http.StatusPreconditionFailed {
+	if !agenthttp.Stored(answer.StatusCode) {
 		return fmt.Errorf("push: the store answers status %d", answer.StatusCode)
 	}
 	return nil

@@ -7,11 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
-	"net/url"
-	"strings"
 	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/agenthttp"
 )
 
 // Client is a sandbox's side of the function's URL. A refusal is an *[Error] with the
@@ -26,21 +25,14 @@ type Client struct {
 // without a path; host, if not empty, is the host that requests name instead of the
 // URL's.
 func NewClient(base, host, bearer string) (*Client, error) {
-	u, err := url.Parse(base)
-	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
-		return nil, errors.New("tools function: want an http or https URL without a path")
+	at, err := agenthttp.Base(base)
+	if err == nil {
+		err = agenthttp.Word(bearer)
 	}
-	if bearer == "" || strings.ContainsAny(bearer, " \t\r\n") {
-		return nil, errors.New("tools function: want a bearer of one word")
+	if err != nil {
+		return nil, fmt.Errorf("tools function: %w", err)
 	}
-	return &Client{url: strings.TrimSuffix(base, "/"), host: host, bearer: bearer, http: newHTTPClient()}, nil
-}
-
-// newHTTPClient follows no redirect: a bearer is for one place.
-func newHTTPClient() *http.Client {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.MaxIdleConnsPerHost = 8
-	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &Client{url: at, host: host, bearer: bearer, http: agenthttp.NewClient(8)}, nil
 }
 
 // Call has a tool called and returns its result as JSON. It is not made again after any
@@ -156,25 +148,15 @@ func refusal(status int, body []byte) error {
 const (
 	tries    = 4
 	waitFrom = 250 * time.Millisecond
+	waitMost = time.Second
 )
 
 // again tries until it succeeds or the fault is one that another try does not help.
 func again(ctx context.Context, helps func(*Error) bool, try func() error) error {
-	for n := 0; ; n++ {
-		err := try()
+	return agenthttp.Backoff{Tries: tries, First: waitFrom, Most: waitMost}.Again(ctx, func(err error) bool {
 		e, ok := errors.AsType[*Error](err)
-		if !ok || !helps(e) || n == tries-1 {
-			return err
-		}
-		wait := waitFrom << n
-		timer := time.NewTimer(wait/2 + rand.N(wait/2))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return err
-		}
-	}
+		return ok && helps(e)
+	}, try)
 }
 
 // passes reports whether a fault may pass by itself.

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"sync"
 	"time"
 
+	"github.com/sandkeeper/sandkeeper/internal/agenthttp"
 	"github.com/sandkeeper/sandkeeper/internal/manifest"
 	"github.com/sandkeeper/sandkeeper/internal/workspace"
 )
@@ -48,10 +48,8 @@ func NewClient(job Job) (*Client, error) {
 }
 
 const (
-	// tries is how often a step is begun that meets faults that may pass: about half a
-	// minute with the waits between.
-	tries    = 7
-	waitFrom = 250 * time.Millisecond
+	tries    = 7 // of a step that meets faults that may pass
+	waitFrom = 500 * time.Millisecond
 	waitMost = 15 * time.Second
 	// grantFresh is how long leave to read is used before new leave is asked for;
 	// shorter than any grant lives.
@@ -131,21 +129,10 @@ func call[Answer any](ctx context.Context, c *Client, path string, request any) 
 	return answer, err
 }
 
-// again tries until it succeeds or the fault is one that does not pass.
+// again tries until it succeeds or the fault is one that does not pass: with the waits
+// between about half a minute.
 func again(ctx context.Context, try func() error) error {
-	for n := 1; ; n++ {
-		err := try()
-		if err == nil || n == tries || !passes(err) || ctx.Err() != nil {
-			return err
-		}
-		timer := time.NewTimer(min(waitFrom<<n, waitMost)/2 + rand.N(min(waitFrom<<n, waitMost)/2))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return errors.Join(err, context.Cause(ctx))
-		}
-	}
+	return agenthttp.Backoff{Tries: tries, First: waitFrom, Most: waitMost}.Again(ctx, passes, try)
 }
 
 // passes reports whether a fault may pass by itself.

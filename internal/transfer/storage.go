@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sandkeeper/sandkeeper/internal/agenthttp"
 	"github.com/sandkeeper/sandkeeper/internal/manifest"
 	"github.com/sandkeeper/sandkeeper/internal/workspace"
 )
@@ -81,23 +82,12 @@ func (c *Client) Put(ctx context.Context, o workspace.Object) (manifest.PackRef,
 func (c *Client) send(ctx context.Context, g Grant, o workspace.Object) error {
 	ctx, cancel := context.WithTimeout(ctx, transferWithin(o.Size))
 	defer cancel()
-	open := func() (io.ReadCloser, error) { return io.NopCloser(io.NewSectionReader(o.Body, 0, o.Size)), nil }
-	body, _ := open() // it never fails
-	request, err := http.NewRequestWithContext(ctx, http.MethodPut, g.URL, body)
-	if err != nil {
-		return noAnswer("put", o.SHA256.String(), err)
-	}
-	request.ContentLength, request.GetBody = o.Size, open
-	for name, value := range g.Headers {
-		request.Header.Set(name, value)
-	}
-	response, err := c.S3.Do(request)
+	response, err := agenthttp.Put(ctx, c.S3, agenthttp.Object{URL: g.URL, Headers: g.Headers, Body: o.Body, Size: o.Size})
 	if err != nil {
 		return noAnswer("put", o.SHA256.String(), err)
 	}
 	defer response.Body.Close()
-	switch response.StatusCode {
-	case http.StatusOK, http.StatusPreconditionFailed: // the latter: it is there
+	if agenthttp.Stored(response.StatusCode) {
 		_, err := io.Copy(io.Discard, io.LimitReader(response.Body, maxFault))
 		_ = err // the answer has been given; only the connection is not kept
 		return nil

@@ -4,14 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strconv"
-	"strings"
 	"time"
+
+	"github.com/sandkeeper/sandkeeper/internal/agenthttp"
 )
 
 // Transport carries requests to the checkpoint function, one try a call.
@@ -36,24 +35,19 @@ type HTTP struct {
 
 // NewHTTP returns the transport of a job.
 func NewHTTP(base, host, token string) (*HTTP, error) {
-	u, err := url.Parse(base)
-	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
-		return nil, fmt.Errorf("checkpoint function at %q: want an http or https URL without a path", base)
+	at, err := agenthttp.Base(base)
+	if err == nil {
+		err = agenthttp.Word(token)
 	}
-	if token == "" || strings.ContainsAny(token, " \t\r\n") {
-		return nil, errors.New("checkpoint function: want a token of one word")
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint function: %w", err)
 	}
-	return &HTTP{URL: strings.TrimSuffix(base, "/"), Host: host, Token: token, Client: NewHTTPClient()}, nil
+	return &HTTP{URL: at, Host: host, Token: token, Client: NewHTTPClient()}, nil
 }
 
 // NewHTTPClient returns a client that follows no redirect: a grant or a token is for
 // one place.
-func NewHTTPClient() *http.Client {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.MaxIdleConnsPerHost = 16
-	t.DisableCompression = true // stored bytes are compressed, and their length is what counts
-	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-}
+func NewHTTPClient() *http.Client { return agenthttp.NewClient(16) }
 
 // Call posts the body.
 func (h *HTTP) Call(ctx context.Context, path string, body []byte) ([]byte, error) {
