@@ -53,9 +53,12 @@ func (s *Session) resumeParent(ctx context.Context, st *starting, child Run) err
 	if err != nil {
 		return err
 	}
+	if !s.begun(over.run) {
+		finish.Owes = over.run.Start.Owes // it has done no work of its own
+	}
 	child.Start.Parent = parent.RunKey.Run
 	if box != nil {
-		child.Start.Owes = finish.Owes && s.begun(over.run)
+		child.Start.Owes = finish.Owes
 		finish.Reclaim, finish.Owes = ReclaimNone, false
 		child.Start.Resumed = true
 		child = bound(child, *box)

@@ -782,11 +782,24 @@ func TestNoDebtIsForgotten(t *testing.T) {
 // TestAPausedRunsWorkIsStoredThoughItsContinuationNeverBegins: the run that goes on has the
 // paused one's workspace, and owes it however it ends (I5).
 func TestAPausedRunsWorkIsStoredThoughItsContinuationNeverBegins(t *testing.T) {
-	for what, ends := range map[string]func(h *hosting){
-		"its host dies": func(h *hosting) { h.recover() },
-		"its host gives it up": func(h *hosting) {
+	for what, ends := range map[string]func(h *hosting) (last string){
+		"its host dies": func(h *hosting) string { h.recover(); return "r" },
+		"its host gives it up": func(h *hosting) string {
 			_, err := host{h, "r", "one"}.fail()
 			h.must(err)
+			return "r"
+		},
+		"another goes on for it, and fails": func(h *hosting) string {
+			_, err := host{h, "r", "one"}.interrupt()
+			h.must(err)
+			q := startOf("s", "two")
+			q.Parent = "r"
+			if report := h.ready(q); report.Ensured != core.EnsuredResumed {
+				h.t.Errorf("continued %+v", report)
+			}
+			_, err = host{h, "s", "two"}.fail()
+			h.must(err)
+			return "s"
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -808,9 +821,9 @@ func TestAPausedRunsWorkIsStoredThoughItsContinuationNeverBegins(t *testing.T) {
 				if err == nil || h.run("ask").Status != core.Completed || h.run("r").TaskARN == "" || h.run("r").Start.AskedAt != 0 {
 					t.Fatalf("%v; ask is %s, r has task %q", err, h.run("ask").Status, h.run("r").TaskARN)
 				}
-				ends(h)
-				if r := h.run("r"); !r.Status.Terminal() || r.Checkpoint.State == core.CheckpointNotOwed {
-					t.Errorf("r is %s (%+v), checkpoint %+v; want it owed", r.Status, r.Ending, r.Checkpoint)
+				last := ends(h)
+				if r := h.run(last); !r.Status.Terminal() || r.Checkpoint.State == core.CheckpointNotOwed {
+					t.Errorf("it is %s (%+v), checkpoint %+v; want it owed", r.Status, r.Ending, r.Checkpoint)
 				}
 			})
 		})
