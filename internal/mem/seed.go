@@ -57,6 +57,7 @@ type State struct {
 	Checkpoints map[core.ThreadKey]map[core.CheckpointID]core.Checkpoint
 	Names       map[core.TenantID]map[core.CheckpointID]core.CheckpointName
 	Pins        []core.Pin
+	Artifacts   map[core.ThreadKey][]core.Artifact
 }
 
 // State returns a copy of what the store holds now.
@@ -88,6 +89,12 @@ func (s *Store) State() State {
 	out.Names = map[core.TenantID]map[core.CheckpointID]core.CheckpointName{}
 	for k, v := range s.shelf.names {
 		out.Names[k] = maps.Clone(v)
+	}
+	out.Artifacts = map[core.ThreadKey][]core.Artifact{}
+	for k, all := range s.shelf.artifacts {
+		for _, one := range all {
+			out.Artifacts[k] = append(out.Artifacts[k], one)
+		}
 	}
 	for _, pins := range s.shelf.pins {
 		for _, pin := range pins {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 )
@@ -30,6 +31,7 @@ func (v View) Snapshot(ctx context.Context, box core.Sandbox, name string) (core
 		if !ok || t.life != core.TaskLives {
 			return errors.New("take snapshot: its task does not run")
 		}
+		v.accuseSnapshot(t, name)
 		v.snapshots[id] = fleetSnapshot{box.Key, box.Instance, name, t.claims()}
 		return nil
 	})
@@ -37,6 +39,24 @@ func (v View) Snapshot(ctx context.Context, box core.Sandbox, name string) (core
 		return "", err
 	}
 	return id, nil
+}
+
+// accuseSnapshot: a copy after a run is one of what it left, when it has ended.
+func (f *Fleet) accuseSnapshot(t *fleetTask, name string) {
+	id, after := strings.CutPrefix(name, "after-run-")
+	if !after {
+		return
+	}
+	for key, r := range f.store.State().Runs {
+		if string(key.Run) == id && !r.Status.Terminal() {
+			f.store.t.Errorf("fleet: the copy %s is taken before that run has ended", name)
+		}
+	}
+	for run, a := range t.agents {
+		if a.alive && a.begun {
+			f.store.t.Errorf("fleet: the copy %s is taken while the agent of run %s works (I7)", name, run)
+		}
+	}
 }
 
 // claims are the runs whose agents have begun on a task's disk.
@@ -60,6 +80,9 @@ func (v View) Restore(ctx context.Context, spec core.TaskSpec, id core.SnapshotI
 		copied, ok := v.snapshots[id]
 		if !ok {
 			return fmt.Errorf("restore task from %s: %w", id, core.ErrSnapshotGone)
+		}
+		if row, ok := v.store.State().Rows[core.InstanceID(spec.Token)]; ok && row.Key != copied.key {
+			v.store.t.Errorf("fleet: a sandbox of key %s is made from a copy of key %s (I16)", row.Key, copied.key)
 		}
 		arn = v.run(spec.Token, spec.StartedBy)
 		v.tasks[arn].claimed = copied.claimed

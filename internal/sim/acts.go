@@ -66,7 +66,7 @@ func (w *world) enter(c Choice) {
 		} else {
 			w.enterCapture(c, r)
 		}
-	case OpSave, OpVerify, OpFork, OpDeleteHead, OpKeep, OpCollect, OpConverse:
+	case OpSave, OpVerify, OpFork, OpDeleteHead, OpKeep, OpCollect, OpConverse, OpArtifact:
 		w.enterKeeper(c, r)
 	case OpBegin, OpRenew, OpDetach, OpAttach, OpTake, OpPause, OpCancel:
 		if w.config.Session {
@@ -74,7 +74,7 @@ func (w *world) enter(c Choice) {
 		} else {
 			w.enterHost(c, r)
 		}
-	case OpContinue, OpFinish, OpFail, OpTail, OpList:
+	case OpContinue, OpFinish, OpFail, OpTail, OpList, OpAdopt:
 		w.enterSession(c, r)
 	default:
 		w.enterOperator(c, r)
@@ -328,6 +328,10 @@ func (w *world) happen(c Choice) {
 		w.agentActs(c, w.runs[c.Run])
 	case OpBlind, OpDeaf, OpMute:
 		w.ecsFails(c)
+	case OpSetup:
+		w.setupEnds(c, w.runs[c.Run])
+	case OpSpool:
+		w.spools(c, w.runs[c.Run])
 	case OpCaptureDie:
 		w.note("the capture of %s dies", w.runs[c.Run].key.Run)
 		w.fleet.KillCapture(w.runs[c.Run].key.Run)
@@ -383,7 +387,7 @@ func (w *world) agentActs(c Choice, r *agentRun) {
 		w.write(r, strings.Repeat(string(rune('a'+len(r.former)%26)), c.N-1)+"\n")
 	case OpRewrite:
 		r.former = append(r.former, r.written)
-		r.written = ""
+		r.written, r.spooled = "", 0
 		w.fleet.Rewrite(id, "")
 		w.write(r, strings.Repeat(string(rune('a'+len(r.former)%26)), c.N-1)+"\n")
 	case OpTrap:

@@ -141,7 +141,7 @@ func (w *world) judgeOwing(r *agentRun, after core.Run) {
 	owes := after.TaskARN != "" && (w.config.Checkpoint == core.CheckpointAlways && began || w.config.Checkpoint == core.CheckpointFinished && after.ExitCode != nil)
 	owed := after.Checkpoint.State == core.CheckpointOwed
 	if w.config.Session {
-		owes = owes && after.Start.AskedAt != 0 || r.inherits
+		owes = owes && (after.Start.AskedAt != 0 || w.isStray(after.TaskARN)) || r.inherits
 		if w.call == "continued" && w.passesOn(r, after, owes) {
 			owes = false
 		}

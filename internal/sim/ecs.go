@@ -146,7 +146,15 @@ func (t tasks) StartAgent(ctx context.Context, target core.ExecTarget, agent cor
 	if err := t.silent(ctx, "start agent"); err != nil {
 		return core.JournalStarted{}, err
 	}
-	return t.View.StartAgent(ctx, target, agent, input)
+	wrongs := t.w.beginWrongs(agent.Run, target.TaskARN)
+	_, begun := t.w.agent(t.w.runs[t.w.index(agent.Run)], target.TaskARN)
+	started, err := t.View.StartAgent(ctx, target, agent, input)
+	if now, _ := t.w.agent(t.w.runs[t.w.index(agent.Run)], target.TaskARN); !begun && now.Begun {
+		for _, wrong := range wrongs {
+			t.w.accuse("%s begins the agent of run %s: %s", t.a.name, agent.Run, wrong)
+		}
+	}
+	return started, err
 }
 
 var errMute = &core.ExecError{Reason: "target-not-connected", Healing: core.Retry}
@@ -169,6 +177,11 @@ func (t tasks) Start(ctx context.Context, spec core.TaskSpec) (string, error) {
 		return arn, nil
 	}
 	arn, err := t.View.Start(ctx, spec)
+	return t.asked(ctx, spec, arn, err)
+}
+
+// asked is what came of a task that was asked for.
+func (t tasks) asked(ctx context.Context, spec core.TaskSpec, arn string, err error) (string, error) {
 	if !t.w.started(spec) && err != nil && ctx.Err() == nil && !t.a.p.Stopped() {
 		t.w.ecs.late = append(t.w.ecs.late, launch{spec: spec, at: now().Add(t.w.limits.LaunchLag / 4)})
 	}
@@ -229,6 +242,7 @@ func (w *world) lives(arn string) bool { return slices.Contains(w.fleet.Running(
 // taskOf is the newest task that was started for a run.
 func (w *world) taskOf(r *agentRun) (taskStart, bool) {
 	for _, t := range slices.Backward(w.ecs.tasks) {
+		t.instance = w.instanceOf(t.arn)
 		if row, err := w.store.Row(context.Background(), t.instance); err == nil && row.Run == r.key.Run {
 			return t, true
 		}

@@ -97,6 +97,7 @@ func (w *world) calmDown() {
 	}
 	w.collect()
 	w.sent = nil // whatever is under way is lost
+	w.fleet.KillStrays()
 	w.store.SetIndexLag(0)
 	w.store.SetControl(core.Control{})
 	w.limits.BreakerMost = 1000
@@ -128,6 +129,9 @@ func (w *world) calmDown() {
 			w.sent = nil
 			w.dueCapture(id)
 		}
+	}
+	if copies := w.fleet.Snapshots(); len(copies) > 0 {
+		w.accuse("copies stay for ever: %v", copies)
 	}
 	if !w.broken() {
 		w.judgeCheckpoints()

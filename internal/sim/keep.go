@@ -184,6 +184,9 @@ func (t tasks) startJob(ctx context.Context, target core.ExecTarget, job core.Ag
 	if err := t.silent(ctx, call); err != nil {
 		return "", err
 	}
+	for _, wrong := range t.w.jobWrongs(job, target.TaskARN) {
+		t.w.accuse("%s begins %s of %s: %s", t.a.name, job.Kind, job.ID, wrong)
+	}
 	began := core.AgentBegan
 	err := t.a.p.Call(ctx, call, func() error {
 		if !t.w.lives(target.TaskARN) {

@@ -33,7 +33,7 @@ func (w *world) enterKeeper(c Choice, r *agentRun) {
 	how := c.N / (branches + 1)
 	do := map[Op]func(ctx context.Context, a *actor, key core.ThreadKey, how int){
 		OpSave: w.saveByName, OpFork: w.fork, OpDeleteHead: w.deleteHead, OpKeep: w.retain, OpCollect: w.collectObjects, OpConverse: w.converse,
-		OpVerify: w.verify,
+		OpVerify: w.verify, OpArtifact: w.addArtifact,
 	}[c.Op]
 	if c.Op == OpSave || c.Op == OpVerify {
 		key = w.threadKey(r) // where there are sandboxes
@@ -85,12 +85,13 @@ func (w *world) ownerOf(run core.RunID) string {
 
 // boxOf is the sandbox of a thread, if it has one.
 func (w *world) boxOf(key core.ThreadKey) (core.Sandbox, bool) {
+	var found core.Sandbox
 	for _, box := range w.store.State().Sandboxes {
-		if box.Material.Tenant == key.Tenant && box.Material.Thread == key.Thread {
-			return box, true
+		if box.Material.Tenant == key.Tenant && box.Material.Thread == key.Thread && (found.Key == "" || box.CreatedAt < found.CreatedAt || box.CreatedAt == found.CreatedAt && box.LatestRun < found.LatestRun) {
+			found = box
 		}
 	}
-	return core.Sandbox{}, false
+	return found, found.Key != ""
 }
 
 // names is how many names checkpoints have here: some are asked for twice.
@@ -206,6 +207,17 @@ func (w *world) converse(ctx context.Context, a *actor, key core.ThreadKey, _ in
 		return
 	}
 	w.met("conversation saved")
+}
+
+// addArtifact adds an artifact to a thread, or replaces one.
+func (w *world) addArtifact(ctx context.Context, a *actor, key core.ThreadKey, how int) {
+	one := core.Artifact{Run: w.runs[a.run].key.Run, ID: fmt.Sprintf("artifact-%d", a.id%2), Name: "a", MIME: "text/plain", CreatedAt: now()}
+	_, err := w.keeper(a).PutArtifact(ctx, key, one, fmt.Appendf(nil, "artifact %d of %s", how, key.Thread))
+	if err != nil {
+		w.met("artifact refused: " + reasonOf(err))
+		return
+	}
+	w.met("artifact added")
 }
 
 // verify has the head of a thread read back in its sandbox.

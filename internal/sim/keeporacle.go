@@ -52,7 +52,7 @@ func (w *world) judgeKept(a *actor, call string, before, after mem.State) {
 	case "delete head":
 		w.judgeDeleted(a, before, after)
 		w.judgeObjects(a.name, after)
-	case "commit", "delete object", "unpin", "trim", "put conversation":
+	case "commit", "delete object", "unpin", "trim", "put conversation", "put artifact":
 		w.judgeObjects(a.name, after)
 	}
 }
@@ -171,6 +171,9 @@ func (w *world) judgeObjects(who string, state mem.State) {
 		if th.Conversation.Version > 0 {
 			there("thread "+key.String(), th.Conversation.Object.Key)
 		}
+		for _, one := range state.Artifacts[key] {
+			there("an artifact of thread "+key.String(), one.Object.Key)
+		}
 		if _, ok := state.Checkpoints[key][th.Head]; th.Head != "" && !ok {
 			w.accuse("%s: the head of thread %s is %s, which does not exist (I11)", who, key, th.Head)
 		}
@@ -184,6 +187,9 @@ func (w *world) judgeCheckpoint(who string, c core.Checkpoint, pinned map[core.T
 	what := "checkpoint " + string(c.ID)
 	if c.Conversation.Version > 0 {
 		there(what, c.Conversation.Object.Key)
+	}
+	for _, one := range c.Artifacts {
+		there(what, one.Object.Key)
 	}
 	if !there(what, c.Manifest.Key) {
 		return

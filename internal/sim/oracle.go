@@ -40,6 +40,7 @@ func (w *world) judge(a *actor, call string) {
 		w.oracle.state = state
 	}
 	w.judgeThreads(a.name)
+	w.judgeHands(a, call)
 	if call == "start capture" && a.kind == "reclaim" {
 		w.judgeBegin(a)
 	}
@@ -292,8 +293,11 @@ func (w *world) judgeLog(r *agentRun) string {
 func (w *world) judgeEnd(r *agentRun, before, after core.Run) {
 	agent, _ := w.agent(r, before.TaskARN)
 	lives := before.TaskARN != "" && w.lives(before.TaskARN)
-	saved := w.judgeLog(r)
-	whole := saved == r.written || len(r.former) > 0 && !after.Transcript.Complete
+	saved, wrote := w.judgeLog(r), r.written
+	if !agent.Begun && r.stray != "" {
+		wrote = "" // in a task that is not the run's
+	}
+	whole := saved == wrote || len(r.former) > 0 && !after.Transcript.Complete
 	grace := before.Ending != nil && now().Add(w.config.Skew) >= before.Ending.At.Add(w.limits.DrainGrace)
 	switch {
 	case after.Status == core.Completed && !(agent.Exited || before.Sealed != nil) && w.call != "continued":
@@ -301,7 +305,7 @@ func (w *world) judgeEnd(r *agentRun, before, after core.Run) {
 	case after.ExitCode != nil && r.exit != nil && *after.ExitCode != *r.exit:
 		w.accuse("run %s ends with status %d, and its agent ended with %d (I2)", r.key, *after.ExitCode, *r.exit)
 	case after.ExitCode != nil && !whole, after.Transcript.Complete && !whole:
-		w.accuse("run %s: its transcript of %d bytes is said to be whole, and its agent wrote %d (I5)", r.key, len(saved), len(r.written))
+		w.accuse("run %s: its transcript of %d bytes is said to be whole, and its agent wrote %d (I5)", r.key, len(saved), len(wrote))
 	case lives && agent.Exited && after.ExitCode == nil && !grace:
 		w.accuse("run %s had finished, and ends as %s (I5)", r.key, after.Status)
 	case lives && agent.Alive && !grace:
@@ -341,7 +345,7 @@ func (w *world) stopWrongs(a *actor, arn string) []string {
 			wrongs = append(wrongs, wrong)
 		}
 	}
-	instance := w.startOf(arn).instance
+	instance := w.instanceOf(arn)
 	row, err := w.store.Row(context.Background(), instance)
 	need(err == nil && row.State == core.LedgerStopping, "its row is not condemned (I6)")
 	need(a.read && a.control.Stops(), "control, as it read it, does not let it (I13)")

@@ -25,6 +25,14 @@ type Config struct {
 	ListLag       time.Duration         // how long ECS does not list a task that it started
 	Keeper        bool                  `json:",omitempty"` // the keeper of checkpoints is the real one, and others ask it for things
 	Session       bool                  `json:",omitempty"` // hosts do what they do through sessions
+
+	// Of sessions.
+	SetUp  bool                `json:",omitempty"` // sandboxes are set up before their agents
+	Hooks  int                 `json:",omitempty"` // 1: hooks are told; 2: some ready hooks fail
+	Copies core.SnapshotPolicy `json:",omitempty"` // the provider copies disks, then
+	Spool  bool                `json:",omitempty"` // agents have bearers, and spool
+	Adopts bool                `json:",omitempty"` // some hosts start their own tasks
+	Quota  int                 `json:",omitempty"` // sandboxes of a tenant at once; 0: any number
 }
 
 // Script is one episode: an installation and everything that happens there.
@@ -105,6 +113,11 @@ const (
 	OpFail     Op = "fail"
 	OpTail     Op = "tail"
 	OpList     Op = "list"
+	OpAdopt    Op = "adopt" // of the run's own task; N above 1: of another run's; above 2: of the installation's
+
+	OpSetup    Op = "setup"    // the worker of a set-up ends; N: 0 it is done, 1 it fails, 2 it was killed
+	OpSpool    Op = "spool"    // the sandbox spools; N: 0 what is new, 1 all, 2 a piece from the middle, 3 what it wrote before
+	OpArtifact Op = "artifact" // somebody adds one to the thread, as of the keeper
 )
 
 // String writes a choice as Go source.
@@ -161,7 +174,7 @@ var usual = []weight{
 }
 
 // keeping is how often the keeper is asked for something, beside.
-var keeping = []weight{{OpSave, 40}, {OpVerify, 8}, {OpFork, 40}, {OpDeleteHead, 16}, {OpKeep, 16}, {OpCollect, 40}, {OpConverse, 8}, {OpCapture, 300}}
+var keeping = []weight{{OpSave, 40}, {OpVerify, 8}, {OpFork, 40}, {OpDeleteHead, 16}, {OpKeep, 16}, {OpCollect, 40}, {OpConverse, 8}, {OpCapture, 300}, {OpArtifact, 12}}
 
 // hosting is how often hosts do what needs a session.
 var hosting = []weight{{OpBegin, 240}, {OpContinue, 60}, {OpPause, 12}, {OpFinish, 120}, {OpFail, 6}, {OpTail, 40}, {OpList, 6}, {OpRenew, 40}}
@@ -202,15 +215,38 @@ func (m *maker) keeps(c *Config, rng *rand.Rand) {
 		c.Checkpoint = []core.CheckpointPolicy{core.CheckpointFinished, core.CheckpointAlways}[rng.IntN(2)]
 	}
 	weights := keeping
-	if c.Session = rng.IntN(2) == 0; c.Session {
+	if c.Session = rng.IntN(3) > 0; c.Session {
 		weights = slices.Concat(keeping, hosting)
 		c.Idle = c.Idle || rng.IntN(4) == 0
+	}
+	if c.Session {
+		weights = slices.Concat(weights, m.equips(c, rng))
 	}
 	for _, w := range weights {
 		w.n *= []int{0, 1, 1, 3}[rng.IntN(4)]
 		m.weights = append(m.weights, w)
 		m.total += w.n
 	}
+}
+
+// equips draws what an installation with sessions has beside, and how often that shows.
+func (m *maker) equips(c *Config, rng *rand.Rand) (weights []weight) {
+	if c.SetUp = rng.IntN(3) == 0; c.SetUp {
+		weights = append(weights, weight{OpSetup, 150})
+	}
+	if c.Spool = rng.IntN(2) == 0; c.Spool {
+		weights = append(weights, weight{OpSpool, 60})
+	}
+	if c.Adopts = rng.IntN(3) == 0; c.Adopts {
+		weights = append(weights, weight{OpAdopt, 60})
+	}
+	c.Hooks = rng.IntN(3)
+	c.Copies = []core.SnapshotPolicy{"", core.SnapshotsAfterRun, core.SnapshotsAfterSetup}[rng.IntN(3)]
+	c.Quota = []int{0, 0, 1, 2, 3}[rng.IntN(5)]
+	if c.Idle = c.Idle || c.Copies != "" && rng.IntN(4) > 0; c.Idle {
+		c.Threads = 1 + rng.IntN(min(c.Threads, 2))
+	}
+	return weights
 }
 
 func (m *maker) op() Op {
@@ -243,6 +279,9 @@ func (m *maker) choice(w *world) Choice {
 		if rival, ok := m.rival(w, busy); ok {
 			return rival
 		}
+		if next, ok := m.nextTurn(w); ok {
+			return next
+		}
 		if c.Op.spawns() && len(busy) >= most {
 			c.Op = OpGo
 		}
@@ -267,6 +306,28 @@ func (m *maker) choice(w *world) Choice {
 	}
 }
 
+// nextTurn lets the next turn of a thread begin whose sandbox is kept warm, or has died.
+func (m *maker) nextTurn(w *world) (Choice, bool) {
+	if !w.config.Session || !w.config.Idle || m.rng.IntN(6) > 0 {
+		return Choice{}, false
+	}
+	for _, r := range w.runs {
+		box, ok := w.boxOf(w.threadKey(r))
+		if !ok || box.DueAt == 0 || w.oracle.seen[r.key].Epoch != 0 || r.begun || r.stray != "" {
+			continue
+		}
+		m.ids++
+		c := Choice{Op: OpBegin, ID: m.ids, Run: r.n}
+		m.next = []Choice{{Op: OpGo, ID: m.ids, N: m.among(5, 10, 40)}}
+		if m.rng.IntN(2) == 0 {
+			m.next = append([]Choice{c}, m.next...)
+			c = Choice{Op: OpTask, Run: w.index(box.LatestRun)}
+		}
+		return c, true
+	}
+	return Choice{}, false
+}
+
 // follow draws what comes of a choice at once: a run that is paused is gone on for by
 // another of its thread, if there is one that has not begun.
 func (m *maker) follow(w *world, c Choice) {
@@ -289,12 +350,13 @@ var crucial = map[string]bool{
 	"claim": true, "append": true, "finish": true, "terminate": true, "mark reclaiming": true, "condemn": true, "stop task": true,
 	"close row": true, "stop launch": true, "mark idle": true, "reclaim done": true, "put intent": true, "run task": true,
 	"launched": true, "start agent": true, "renew": true, "lapse": true, "hold": true,
+	"note snapshot": true, "restore task": true, "drop snapshots": true, "add bearer": true, "resumed": true,
 }
 
 // crucialToKeep are those of the keeper.
 var crucialToKeep = map[string]bool{
 	"commit": true, "fork": true, "delete head": true, "trim": true, "raise floor": true, "unpin": true, "delete object": true, "begin step": true,
-	"end step": true, "note step": true, "put conversation": true, "acquire lease": true, "list pins": true, "list objects": true,
+	"end step": true, "note step": true, "put conversation": true, "put artifact": true, "acquire lease": true, "list pins": true, "list objects": true,
 }
 
 // rival lets another cross an actor that is about to make such a call, as far as it
@@ -356,6 +418,12 @@ func (m *maker) number(op Op) int {
 		return m.among(0, 0, 0, 1, 2, 3)
 	case OpStopped, OpBegin, OpRenew, OpDetach, OpAttach, OpTake, OpPause, OpContinue, OpFinish, OpFail, OpTail, OpList:
 		return m.among(0, 0, 0, 0, 0, 0, 0, 1)
+	case OpAdopt:
+		return m.among(0, 0, 0, 0, 0, 1, 2, 3)
+	case OpSetup:
+		return m.among(0, 0, 0, 0, 0, 0, 1, 2)
+	case OpSpool:
+		return m.among(0, 0, 0, 1, 2, 2, 3)
 	case OpHold:
 		return m.among(20, 60, 300, 900)
 	case OpExtend:
@@ -375,7 +443,7 @@ func (m *maker) number(op Op) int {
 			return m.among(0, 0, 0, 0, 0, 0, 1, 2, 3, 3, 4, 4, 5, 6, 12)
 		}
 		return m.among(0, 0, 0, 0, 1, 2)
-	case OpSave, OpVerify, OpFork, OpDeleteHead, OpKeep, OpCollect, OpConverse:
+	case OpSave, OpVerify, OpFork, OpDeleteHead, OpKeep, OpCollect, OpConverse, OpArtifact:
 		return m.among(0, 0, 0, 0, 1, 1, 2, 3, 4) + (branches+1)*m.among(0, 1, 2, 2, 3)
 	}
 	return 0
@@ -393,14 +461,14 @@ func (w *world) can(op Op, r *agentRun, again bool) bool {
 		return len(w.plan) > 0
 	case OpContinue:
 		_, paused := w.pausedBefore(r)
-		return w.config.Session && (again || paused && seen.Epoch == 0)
+		return w.config.Session && r.stray == "" && (again || paused && seen.Epoch == 0)
 	case OpFinish:
 		return w.config.Session && seen.Epoch != 0 && (again || !seen.Status.Terminal() && !w.fleet.Alive(r.key.Run) && seen.Start.ReadyAt != 0)
 	case OpFail, OpTail, OpList:
 		return w.config.Session && seen.Epoch != 0 && (again || !seen.Status.Terminal())
 	case OpBegin:
 		if w.config.Session {
-			return again || !seen.Status.Terminal() && seen.Start.ReadyAt == 0
+			return r.stray == "" && (again || !seen.Status.Terminal() && seen.Start.ReadyAt == 0)
 		}
 		return again || seen.Epoch <= 1 && (seen.TaskARN == "" || w.config.Keeper && !w.begun(r, seen)) && !seen.Status.Terminal()
 	case OpDetach:
@@ -421,7 +489,13 @@ func (w *world) can(op Op, r *agentRun, again bool) bool {
 		return seen.TaskARN != "" && !w.lives(seen.TaskARN)
 	case OpSave, OpVerify:
 		return w.config.Keeper && seen.TaskARN != ""
-	case OpFork, OpDeleteHead, OpKeep, OpCollect, OpConverse:
+	case OpAdopt:
+		return w.config.Adopts && (again || r.stray == "" && !r.begun && seen.Epoch == 0 || r.stray != "" && !seen.Status.Terminal() && seen.Start.ReadyAt == 0)
+	case OpSetup:
+		return w.config.SetUp && w.working(r, seen)
+	case OpSpool:
+		return w.config.Spool && seen.TaskARN != "" && (r.spooled < len(r.written) || again)
+	case OpFork, OpDeleteHead, OpKeep, OpCollect, OpConverse, OpArtifact:
 		return w.config.Keeper && (again || len(w.keep.stored) > 0)
 	case OpCapture, OpCaptureDie:
 		if w.config.Keeper {
@@ -470,7 +544,8 @@ func (m *maker) faulty() mem.Fault {
 // spawns reports whether the op brings an actor.
 func (o Op) spawns() bool {
 	switch o {
-	case OpGo, OpWait, OpUntil, OpWrite, OpRewrite, OpExit, OpDie, OpTrap, OpTask, OpHide, OpForget, OpBlind, OpDeaf, OpMute, OpLag, OpCaptureDie:
+	case OpGo, OpWait, OpUntil, OpWrite, OpRewrite, OpExit, OpDie, OpTrap, OpTask, OpHide, OpForget, OpBlind, OpDeaf, OpMute, OpLag, OpCaptureDie,
+		OpSetup, OpSpool:
 		return false
 	}
 	return true

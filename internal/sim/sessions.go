@@ -12,10 +12,21 @@ import (
 // session is a host's session, in a process of its own each time.
 func (w *world) session(a *actor) *core.Session {
 	p := w.ports(a)
-	return &core.Session{
+	s := &core.Session{
 		Launcher: w.launcher(a), Binds: p, Controls: p, Log: &core.LogWriter{Log: p, Blobs: p, Inline: w.limits.InlineSegment},
 		Prober: w.tasks(a), Notes: p, Keeper: w.keeper(a), History: p, Checkpoint: w.config.Checkpoint, Provider: provider, Cluster: cluster,
+		Spool: w.spool(p),
 	}
+	if w.config.SetUp {
+		s.Setups = w.tasks(a)
+	}
+	if w.config.Hooks > 0 {
+		s.Functions, s.HostFunctions = w.tasks(a), []string{hookFunction}
+	}
+	if w.config.Spool {
+		s.ToolsURL = w
+	}
+	return s
 }
 
 // hostName is what a host calls its attachment.
@@ -32,6 +43,13 @@ func (w *world) definition(r *agentRun) *core.Definition {
 	if w.config.Lapses && kind%2 == 1 {
 		d.OnLapse = core.LapseCancels
 	}
+	if w.config.SetUp {
+		d.Workspace = core.WorkspacePlan{Root: "/w", Source: &core.SourcePlan{Repository: "https://example.com/r.git"}}
+	}
+	if w.config.Hooks > 0 {
+		d.Hooks = core.HookPlan{Ready: hookFunction, Error: hookFunction, Destroyed: hookFunction}
+	}
+	d.Snapshots = w.config.Copies
 	return d
 }
 
@@ -49,6 +67,12 @@ func (c hostCall) request() core.HostRequest { return core.HostRequest{RunKey: c
 // enterSession brings a host that asks for something through a session.
 func (w *world) enterSession(c Choice, r *agentRun) {
 	n := c.N % 2
+	switch begins := c.Op == OpBegin || c.Op == OpContinue; {
+	case begins && r.stray != "", c.Op == OpAdopt && !w.startsOwn(r):
+		return // of a run a host does the one or the other
+	case begins:
+		r.begun = true
+	}
 	w.spawn(c.ID, "host", fmt.Sprintf("%s of %s by host %d", c.Op, r.key.Run, n), c.Run, hostTimeout(c.ID), func(ctx context.Context, a *actor) {
 		a.host = hostName(r.hosts[n].nonce)
 		call := hostCall{ctx, a, w.session(a), r, a.host}
@@ -56,6 +80,8 @@ func (w *world) enterSession(c Choice, r *agentRun) {
 		switch c.Op {
 		case OpBegin, OpContinue:
 			err = w.hostStarts(call, c.Op == OpContinue)
+		case OpAdopt:
+			err = w.hostAdopts(call, c.N)
 		case OpFinish:
 			err = w.hostFinishes(call)
 		case OpTail:
@@ -115,8 +141,12 @@ func (w *world) hostStarts(c hostCall, goesOn bool) error {
 			c.r.parent = parent
 		}
 	}
+	d := w.definition(c.r)
+	if w.store.State().Runs[c.r.key].SandboxKey != "" && w.config.SetUp && c.a.id%8 == 5 {
+		d.Workspace.Root = "/elsewhere" // a host that goes on with another definition
+	}
 	report, err := c.s.Start(c.ctx, core.StartRequest{
-		RunKey: c.r.key, Thread: w.thread(c.r), Host: c.host, Definition: w.definition(c.r), Parent: c.r.parent, Agent: core.AgentPlan{Argv: []string{"agent"}},
+		RunKey: c.r.key, Thread: w.thread(c.r), Host: c.host, Definition: d, Parent: c.r.parent, Agent: core.AgentPlan{Argv: []string{"agent"}},
 	})
 	if err != nil {
 		return err
@@ -195,8 +225,8 @@ func (w *world) judgeDriver(a *actor, call string, before, after mem.State) {
 	serving := map[core.ThreadKey]core.InstanceID{}
 	for _, row := range after.Rows {
 		r, ok := after.Runs[core.RunKey{Tenant: row.Tenant, Run: row.Run}]
-		if !ok || row.State != core.LedgerRunning || !w.lives(row.TaskARN) {
-			continue
+		if !ok || row.State != core.LedgerRunning || !w.lives(row.TaskARN) || w.isStray(row.TaskARN) {
+			continue // what hosts start themselves are their own sandboxes
 		}
 		key := core.ThreadKey{Tenant: r.Tenant, Thread: r.Thread}
 		if other, two := serving[key]; two {
@@ -213,7 +243,7 @@ func (w *world) judgeAgents(a *actor, state mem.State) {
 	for _, agent := range w.fleet.Agents() {
 		r := w.runs[w.index(agent.Run)]
 		run := state.Runs[r.key]
-		if !agent.Alive || run.Status != core.Running || run.Ending != nil || run.CancelRequested != 0 || !w.lives(agent.Task) {
+		if !agent.Alive || run.Status != core.Running || run.Ending != nil || run.CancelRequested != 0 || !w.lives(agent.Task) || w.isStray(agent.Task) {
 			continue
 		}
 		if agent.Task != run.TaskARN {

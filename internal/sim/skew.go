@@ -204,6 +204,15 @@ func (s skewed) Objects(ctx context.Context, prefix string) ([]core.ObjectInfo, 
 	return back(s, all, err)
 }
 
+func (s skewed) Pieces(ctx context.Context, key core.RunKey, from int64) ([]core.SpoolPiece, bool, error) {
+	pieces, more, err := s.Process.Pieces(ctx, key, from)
+	return moved(pieces, -s.by), more, err
+}
+
+func (s skewed) PutArtifact(ctx context.Context, t core.PutArtifact) error {
+	return s.transact(func() error { return s.Process.PutArtifact(ctx, moved(t, s.by)) })
+}
+
 func (s skewed) Resume(ctx context.Context, t core.Resumed) error {
 	return s.transact(func() error { return s.Process.Resume(ctx, moved(t, s.by)) })
 }

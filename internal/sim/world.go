@@ -50,7 +50,9 @@ type world struct {
 	trace   []string
 	oracle  oracle
 	keep    keep
-	counts  map[string]int // what came to happen
+	counts  map[string]int           // what came to happen
+	closed  map[core.InstanceID]bool // ledger rows that are known to be
+	tried   map[string]bool          // tasks of whose end somebody has tried to tell a hook
 }
 
 // agentRun is a run as the world knows it, beside its record.
@@ -71,6 +73,10 @@ type agentRun struct {
 
 	parent   core.RunID // the paused run that it goes on for
 	inherits bool       // it has that one's workspace, and owes it
+
+	begun   bool   // a host has asked for a sandbox
+	stray   string // the task that its host has started itself
+	spooled int    // bytes of what it wrote
 
 	rowOf core.InstanceID // its instance whose ledger row was seen first
 	rowAt int             // at this call
@@ -113,7 +119,8 @@ func newWorld(t testing.TB, c Config) *world {
 		sent: map[core.ThreadKey]map[string]core.PackRef{}, stored: map[core.CheckpointID]map[core.ThreadKey]bool{},
 		failed: map[core.RunID]bool{}, waits: map[core.ThreadKey]wait{},
 	}
-	w.counts, w.oracle.state = map[string]int{}, store.State()
+	w.counts, w.oracle.state, w.closed, w.tried = map[string]int{}, store.State(), map[core.InstanceID]bool{}, map[string]bool{}
+	w.fleet.SetupsByHand, w.fleet.FailsHook = true, w.hookFails
 	w.oracle.lost, w.oracle.storable = map[core.RunKey]bool{}, map[core.RunKey]bool{}
 	for n := range c.Runs {
 		tenant := core.TenantID("acme")
@@ -272,6 +279,7 @@ func (w *world) sweep(a *actor) *core.Sweep {
 		Cursors: p, Budget: p, Limits: w.limits, Install: install, Provider: provider, Cluster: cluster, StopLeaks: true,
 		Checkpoint: w.config.Checkpoint,
 		Logger:     slog.New(slog.DiscardHandler),
+		Spool:      w.spool(p),
 	}
 }
 
@@ -284,6 +292,10 @@ func (w *world) reclaimer(a *actor) *core.Reclaimer {
 	if w.config.Release {
 		c.OnFailure = core.ReleaseOnFailure
 	}
+	c.Snapshots = w.copies(tasks)
+	if w.config.Hooks > 0 {
+		c.Functions = tasks
+	}
 	return c
 }
 
@@ -292,7 +304,7 @@ func (w *world) launcher(a *actor) *core.Launcher {
 	return &core.Launcher{
 		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Describer: tasks, Queue: p,
 		Provider: core.TaskProvider{TaskAPI: tasks, AgentStarter: tasks},
-		Threads:  p, Announcer: w, Limits: w.limits, Install: install,
+		Threads:  p, Announcer: w, Limits: w.limits, Install: install, Snapshots: w.copies(tasks), Quota: core.Quota{Each: w.config.Quota},
 	}
 }
 
