@@ -1,13 +1,16 @@
 package core_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 )
@@ -321,13 +324,6 @@ func (f *fences) sameRecord(id core.RunID, want record) error {
 	return sameResult(have, map[string]any(want))
 }
 
-var _ = exemptVectors(
-	vectorExemption{
-		file: "event_log", cases: unlessQuirk(logScript.readWaits),
-		reason: "a log is read up to its end as the record shows it; waiting for more is the session's tail (DESIGN 9)",
-	},
-)
-
 // logScript is a script of event_log.
 type logScript struct {
 	Steps []struct {
@@ -337,26 +333,6 @@ type logScript struct {
 		Then    map[string]any
 		Aborted bool
 	}
-}
-
-// readWaits tells whether something reads a log that is still open, or waits for
-// one that does not exist.
-func (s logScript) readWaits() bool {
-	begun, closed := false, false
-	for _, step := range s.Steps {
-		switch step.Op {
-		case "append":
-			begun = true
-		case "close":
-			closed = true
-		case "read":
-			elsewhere := step.From == "otherRun" || step.From == "bogus"
-			if !closed && !elsewhere && (begun || step.From == "now" || step.Aborted) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // logResult is a step's result. Offsets are byte positions here.
@@ -388,7 +364,7 @@ func TestEventLogVectors(t *testing.T) {
 				case "snapshot":
 					err = l.compareRead(0, w, "")
 				case "read":
-					err = l.read(step.From, w)
+					err = l.read(step.From, step.Then, w)
 				default:
 					err = fmt.Errorf("no operation %s", step.Op)
 				}
@@ -427,7 +403,7 @@ func (l *logs) compareAppend(values []string, want logResult) error {
 	}
 	before := len(l.offsets)
 	for _, value := range values {
-		after, err := l.log().Append(l.t.Context(), *l.run, []byte(value), nil)
+		after, err := l.log().Append(l.t.Context(), *l.run, []byte(value+"\n"), nil)
 		if err != nil {
 			return differ(want.Error, core.Refused(err))
 		}
@@ -456,7 +432,7 @@ func (l *logs) end() error {
 }
 
 // read reads from a position. One that is no number is refused where it is parsed.
-func (l *logs) read(from any, want logResult) error {
+func (l *logs) read(from any, then map[string]any, want logResult) error {
 	position, id := int64(0), core.RunID("r")
 	switch at := from.(type) {
 	case float64:
@@ -480,9 +456,39 @@ func (l *logs) read(from any, want logResult) error {
 		return differ(errors.Is(err, core.ErrNotFound), want.Error)
 	}
 	if !r.Status.Terminal() {
-		return errors.New("the log is open, and no read here waits")
+		return l.follow(position, then, want)
 	}
 	return l.compareRead(position, want, "log-closed")
+}
+
+// follow reads an open log as a viewer does, who waits for more until the log is closed or
+// he has no patience left.
+func (l *logs) follow(position int64, then map[string]any, want logResult) error {
+	if want.OK == nil {
+		return errors.New("followed, want an error")
+	}
+	s := &core.Session{Launcher: &core.Launcher{Runs: l.store, Limits: core.DefaultLimits}, Log: l.log()}
+	ctx, cancel := context.WithTimeout(l.t.Context(), time.Minute)
+	defer cancel()
+	values, ended := []string{}, ""
+	for ended == "" {
+		report, err := s.Tail(ctx, core.TailRequest{RunKey: l.run.RunKey, From: position, WaitSeconds: 20})
+		switch {
+		case errors.Is(err, context.DeadlineExceeded):
+			ended = "aborted"
+		case err != nil:
+			return err
+		case report.End:
+			ended = "log-closed"
+		}
+		values, position = append(values, strings.Fields(string(report.Data))...), max(position, report.Next)
+		if then[strconv.Itoa(len(values))] == "close" {
+			if err := l.end(); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(differ(values, append([]string{}, want.OK.Values...)), differ(ended, want.OK.Ended))
 }
 
 // compareRead reads the pieces after a position, each checked by its digest.
@@ -502,7 +508,7 @@ func (l *logs) compareRead(position int64, want logResult, ended string) error {
 	values, ends := []string{}, []int64{}
 	for _, s := range segments {
 		if ends = append(ends, s.End); s.From >= position {
-			values = append(values, string(whole[s.From:s.End]))
+			values = append(values, strings.TrimSuffix(string(whole[s.From:s.End]), "\n"))
 		}
 	}
 	return errors.Join(

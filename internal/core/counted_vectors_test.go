@@ -90,12 +90,6 @@ var unmatchedVectors = map[string]string{
 	"chunk_identity": "the log is the agent's stdout, byte for byte (DESIGN 4.1, 7): there are no chunks of a protocol that could be alike",
 	"quiescence": "each append is conditional on the claim's epoch and on the log's end, in one request (DESIGN 4.1, I3): " +
 		"a predecessor that still writes is refused, so nobody waits for a quiet log (5.5)",
-	"delivery_sink": "nothing stands between the agent and its log that could be aborted: stdout is the journal file itself (DESIGN 7), " +
-		"and only terminal status closes a log (I4); a host that leaves writes one detach",
-	"resume_driver": "no HTTP route serves the log: a viewer attaches or reads through the session operations (DESIGN 9), " +
-		"whose refusals are those of the attach transition (4.1)",
-	"attach_preflight": "an attach is one conditional write of the run record (DESIGN 4.1): an unknown or ended run refuses it there, " +
-		"and no read of ours makes the file that it reads, so nothing is probed first",
 }
 
 // TestVectorsWithoutCounterpart lists the files that no test here compares, each

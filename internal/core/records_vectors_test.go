@@ -539,38 +539,65 @@ func (w *world) compareWiring(want map[string]any) error {
 	return differ(got, wanted)
 }
 
-func TestSandboxKeyRelationsVectors(t *testing.T) {
-	type material struct {
-		ThreadID     wtf8
-		SandboxID    wtf8
-		ProviderName wtf8
-		Tenant       any
-		Workspace    map[string]any
-	}
-	hash := func(t *testing.T, m material) (core.SandboxKey, string) {
-		tenant := []byte("-")
-		if m.Tenant != nil {
-			var err error
-			if tenant, err = json.Marshal(m.Tenant); err != nil {
-				t.Fatal(err)
-			}
-		}
-		workspace, err := core.WorkspaceHash(m.Workspace)
-		if err != nil {
+// keyInput is what the original makes a sandbox's key from.
+type keyInput struct {
+	ThreadID     wtf8
+	SandboxID    wtf8
+	ProviderName wtf8
+	Tenant       any
+	Workspace    map[string]any
+}
+
+// hash is the key that is made here, and the hash of the workspace.
+func (m keyInput) hash(t *testing.T) (core.SandboxKey, string) {
+	t.Helper()
+	tenant := []byte("-")
+	if m.Tenant != nil {
+		var err error
+		if tenant, err = json.Marshal(m.Tenant); err != nil {
 			t.Fatal(err)
 		}
-		return core.KeyMaterial{
-			Provider: string(m.ProviderName), Definition: string(m.SandboxID), Tenant: core.TenantID(tenant),
-			Thread: core.ThreadID(m.ThreadID), WorkspaceHash: workspace,
-		}.Key(), workspace
 	}
+	workspace, err := core.WorkspaceHash(m.Workspace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return core.KeyMaterial{
+		Provider: string(m.ProviderName), Definition: string(m.SandboxID), Tenant: core.TenantID(tenant),
+		Thread: core.ThreadID(m.ThreadID), WorkspaceHash: workspace,
+	}.Key(), workspace
+}
+
+// TestSandboxKeyVectors holds any two of the original's keys against each other: the hash is
+// another here, and what is told apart is the same.
+func TestSandboxKeyVectors(t *testing.T) {
+	type keyed struct{ Key, WorkspaceHash string }
+	var first []keyed // of the cases before, there and here
+	var here []keyed
+	compareVectors(t, "sandbox_key", func(t *testing.T, c vectorCase) error {
+		var in keyInput
+		var want keyed
+		c.decode(t, &in, &want)
+		key, workspace := in.hash(t)
+		got := keyed{string(key), workspace}
+		defer func() { first, here = append(first, want), append(here, got) }()
+		for i := range first {
+			if (first[i].Key == want.Key) != (here[i].Key == got.Key) || (first[i].WorkspaceHash == want.WorkspaceHash) != (here[i].WorkspaceHash == got.WorkspaceHash) {
+				return fmt.Errorf("with case %d: %+v and %+v, where the original has %+v and %+v", i+1, here[i], got, first[i], want)
+			}
+		}
+		return nil
+	})
+}
+
+func TestSandboxKeyRelationsVectors(t *testing.T) {
 	compareVectors(t, "sandbox_key_relations", func(t *testing.T, c vectorCase) error {
-		var in struct{ A, B material }
+		var in struct{ A, B keyInput }
 		type result struct{ SameKey, SameWorkspaceHash bool }
 		var want result
 		c.decode(t, &in, &want)
-		keyA, workspaceA := hash(t, in.A)
-		keyB, workspaceB := hash(t, in.B)
+		keyA, workspaceA := in.A.hash(t)
+		keyB, workspaceB := in.B.hash(t)
 		return differ(result{keyA == keyB, workspaceA == workspaceB}, want)
 	})
 }
