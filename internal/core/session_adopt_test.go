@@ -63,3 +63,28 @@ func TestWhoLostATaskEndsNobodysSandbox(t *testing.T) {
 		t.Errorf("%d runs lost the task, %d of them had named it: nothing came between", lost, named)
 	}
 }
+
+// TestAnAdoptedAgentEndsBeforeItsRun: also where its host gives the run up, or finishes it,
+// before it was told that it has the task.
+func TestAnAdoptedAgentEndsBeforeItsRun(t *testing.T) {
+	for what, end := range map[string]func(c host) error{
+		"cancel": func(c host) error { _, err := c.cancel(); return err },
+		"fail":   func(c host) error { _, err := c.fail(); return err },
+		"finish": func(c host) error { c.h.fleet.Exit("r", 0); _, err := c.finish(nil); return err },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHosting(t)
+			h.fleet.BeginStray(h.fleet.RunStray("mine/own"), "r", adoptedJournal)
+			h.fleet.Write("r", "work\n")
+			_, err := adopts(t.Context(), h.session(h.failing("note start")))
+			if err == nil || h.run("r").TaskARN == "" {
+				t.Fatalf("%s: adopted: %v, task %q", what, err, h.run("r").TaskARN)
+			}
+			h.must(end(host{h, "r", "one"}))
+			if r := h.run("r"); !r.Status.Terminal() || h.fleet.Alive("r") || h.transcript("r") != "work\n" {
+				t.Errorf("%s: run %s, agent lives %t, transcript %q", what, r.Status, h.fleet.Alive("r"), h.transcript("r"))
+			}
+			h.check()
+		})
+	}
+}

@@ -170,8 +170,10 @@ func (s *Session) decide(ctx context.Context, r Run, why EndRun) (Run, error) {
 // EndGrace is how long a sweep leaves the end of a run to the host that has decided it.
 const EndGrace = 30 * time.Second
 
-// begun reports whether the agent of a run may have begun.
-func (s *Session) begun(r Run) bool { return r.TaskARN != "" && r.Start.AskedAt != 0 }
+// begun reports whether the agent of a run may have begun; that of an adopted one has.
+func (s *Session) begun(r Run) bool {
+	return r.TaskARN != "" && (!r.Start.Hosted || r.Start.AskedAt != 0)
+}
 
 // spared reports whether the sandbox of a run that its host gives up goes back to its
 // thread: it was there before the run, and no agent of it ever began (EN-11).
