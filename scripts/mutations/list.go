@@ -38,6 +38,12 @@ const (
 	starts     = "internal/core/session_start.go"
 	continues  = "internal/core/session_continue.go"
 	records    = "internal/core/session_record.go"
+	adoptions  = "internal/core/session_adopt.go"
+	setups     = "internal/core/session_setup.go"
+	sides      = "internal/core/session_side.go"
+	hooks      = "internal/core/hooks.go"
+	bridge     = "internal/core/tools.go"
+	spools     = "internal/core/spool.go"
 )
 
 func one(name, file, old, new string) mutation {
@@ -479,8 +485,64 @@ var mutations = []mutation{
 		return Sandbox{}, &RefusedError{Op: op`, `	); why != "" {
 		return Sandbox{}, &RefusedError{Op: op`),
 	one("a continuation owes nothing of what its parent did", continues,
-		`		child.Start.Owes = finish.Owes && s.begun(over.run)
+		`		child.Start.Owes = finish.Owes
 `, ``),
+
+	one("what is paused before its agent began owes all the same", continues, `	if !s.begun(over.run) {
+		finish.Owes = over.run.Start.Owes // it has done no work of its own
+	}
+`, ``),
+	one("a debt ends with the second continuation", continues,
+		`		child.Start.Owes = finish.Owes
+`, `		child.Start.Owes = finish.Owes && s.begun(over.run)
+`),
+	one("a half-prepared sandbox passes to a continuation", continues, ` || !s.begun(parent) && !parent.Start.Resumed {`, ` {`),
+	one("a start goes on with another definition", starts,
+		`	if st.run.Definition != st.definition.Ref() || st.run.SandboxKey != "" && st.run.SandboxKey != st.key {`, `	if st.run.Definition != st.definition.Ref() {`),
+	one("the quota is not asked for", launch, `Quota: l.Quota.of(r.Tenant),`, `Quota: 0,`),
+
+	// Set-up and hooks.
+	one("an agent begins while its sandbox is set up", setups,
+		`	if waiting, err := s.prepare(ctx, st, "setup", plan, r.Start.SetupAt); waiting != "" || err != nil {`,
+		`	if waiting, err := s.prepare(ctx, st, "setup", plan, r.Start.SetupAt); err != nil {`),
+	one("a set-up that has failed is done", setups, `	case state.Phase == SetupDone:`, `	case state.Phase == SetupDone, state.Phase == SetupFailed:`),
+	one("a head is restored before the clone", starts, `s.clone, s.restore, s.setup`, `s.restore, s.clone, s.setup`),
+	one("a set-up is handed over under another token", setups, `"sandkeeper/setup/v1:" + st.run.Nonce + ":" + id`, `"sandkeeper/setup/v1:" + fmt.Sprint(nowMillis()) + ":" + id`),
+	one("an agent begins before its ready hook", starts, `s.snapshot, s.readyHook, s.startAgent}`, `s.snapshot, s.startAgent, s.readyHook}`),
+	one("a ready hook that fails is as good as one that answers", hooks, `	case failed, errors.Is(err, ErrNotAllowed)`, `	case failed:
+	case errors.Is(err, ErrNotAllowed)`),
+	one("a ready hook that is not heard of has answered", hooks, `		return "ready-hook", ctx.Err()
+`, ``),
+	one("a destroyed hook is told before its task has ended", reclaim, `	missing := task.Life == TaskMissing
+`, `	c.tellDestroyed(ctx, job, row, task)
+	missing := task.Life == TaskMissing
+`),
+	one("a destroyed hook is not told", reclaim, `		c.tellDestroyed(ctx, job, row, task)
+`, ``),
+
+	// Bearers and spool.
+	one("an agent has a bearer that nobody wrote down", sides,
+		`s.runs().Update(ctx, st.run.RunKey, AddBearer{Epoch: st.run.Epoch, Was: st.run.Bearers, Bearer: hash})`, `s.runs().Run(ctx, st.run.RunKey)
+		_ = hash`),
+	one("a bearer takes the place of the one before", records, `append(slices.Clone(t.Was), t.Bearer)`, `append(slices.Clone(t.Was)[:0], t.Bearer)`),
+	one("a bearer is good after the end of its run", bridge, `	case !r.accepts(bearer) || over(r):`, `	case !r.accepts(bearer):`),
+	one("a spool is not held against the log", spools, `	if err != nil || !bytes.HasPrefix(data, q.Last) {`, `	if err != nil || len(data) < len(q.Last) {`),
+
+	// Copies, adoptions, artifacts.
+	one("the copies of a key without a sandbox stay", reclaim, `		if err := c.dropOrphans(ctx, row); err != nil {
+			return ReclaimDestroyFailed, err
+		}
+`, ``),
+	one("a task that another run has adopted is adopted again", adoptions, `	case row.Tenant != q.Tenant || row.Run != q.Run || row.State == LedgerStopping:`, `	case row.State == LedgerStopping:`),
+	one("a task is adopted under an instance of the attempt", adoptions, `		id := adoptedInstance(q.TaskARN, n)`, `		id := adoptedInstance(q.TaskARN+string(q.Run), n)`),
+	one("a task of the installation is adopted", adoptions, `	case strings.HasPrefix(tasks[0].StartedBy, StartedBy(l.Install, "")):`, `	case strings.HasPrefix(tasks[0].StartedBy, "?"):`),
+	one("a run that lost its task ends the other's sandbox", reclaim, `	case row != nil && job.foreign(*row):
+		return c.unmark(ctx, job, ReclaimNotFound)
+`, ``),
+	one("an artifact does not ask for the floor", points, `	if th.Floor > t.Fence {
+		return Thread{}, &RefusedError{Op: t.Name(), Record: "thread " + t.Thread.String(), Why: "floor"}
+	}
+	th.Artifacts`, `	th.Artifacts`),
 
 	// The operator.
 	one("hold does not look at the ledger row", operate,
