@@ -33,6 +33,7 @@ type RunStart struct {
 	SetUp    bool       // it is done
 	HookedAt Millis     // when the ready hook had answered
 	Owes     bool       // the workspace holds what its parent would have owed: each end owes it
+	Key      SandboxKey // what its sandbox is made for
 }
 
 // NoteStart writes how far the start of a run is.

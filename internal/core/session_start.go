@@ -222,7 +222,7 @@ func (s *Session) sameDefinition(ctx context.Context, st *starting) error {
 			st.definition, st.tools, st.material, st.key = again.definition, again.tools, again.material, again.key
 		}
 	}
-	if st.run.Definition != st.definition.Ref() || st.run.SandboxKey != "" && st.run.SandboxKey != st.key {
+	if st.run.Definition != st.definition.Ref() || st.run.Start.Key != "" && st.run.Start.Key != st.key {
 		return refusedRun("start", st.q.RunKey, "another-definition")
 	}
 	return nil
@@ -271,7 +271,7 @@ func (s *Session) create(ctx context.Context, st *starting) error {
 		PauseSeconds: d.PauseTTLSeconds, Capture: d.capture(),
 		Tools: st.tools, Watched: d.FileEvents.Enabled, Hooks: d.Hooks, Snapshots: d.Snapshots, IdleSeconds: d.IdleTTLSeconds,
 	})
-	r.Start.Hosted = true
+	r.Start.Hosted, r.Start.Key = true, st.key
 	switch {
 	case err != nil:
 		return err

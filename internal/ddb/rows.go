@@ -169,6 +169,7 @@ type startRow struct {
 	SetUp    bool              `dynamodbav:"setUp,omitempty"`
 	HookedAt core.Millis       `dynamodbav:"hookedAt,omitempty"`
 	Owes     bool              `dynamodbav:"owes,omitempty"`
+	Key      core.SandboxKey   `dynamodbav:"key,omitempty"`
 }
 
 type segmentRow struct {

@@ -31,7 +31,7 @@ func started(was core.RunStart) expression.ConditionBuilder {
 	return same("start.parent", was.Parent).And(
 		same("start.resumed", was.Resumed), same("start.noted", was.Noted), same("start.head", was.Head), same("start.restored", was.Restored),
 		same("start.lostRun", was.LostRun), same("start.lostWhy", was.LostWhy), same("start.askedAt", was.AskedAt), same("start.readyAt", was.ReadyAt),
-		is("start.hosted", was.Hosted), is("start.native", was.Native), is("start.cloneAt", was.CloneAt), is("start.cloned", was.Cloned), is("start.setupAt", was.SetupAt), is("start.setUp", was.SetUp), is("start.hookedAt", was.HookedAt), is("start.owes", was.Owes),
+		is("start.hosted", was.Hosted), is("start.native", was.Native), is("start.cloneAt", was.CloneAt), is("start.cloned", was.Cloned), is("start.setupAt", was.SetupAt), is("start.setUp", was.SetUp), is("start.hookedAt", was.HookedAt), is("start.owes", was.Owes), is("start.key", was.Key),
 	)
 }
 

@@ -47,16 +47,24 @@ func (f *Fleet) accuseSnapshot(t *fleetTask, name string) {
 	if !after {
 		return
 	}
-	for key, r := range f.store.State().Runs {
-		if string(key.Run) == id && !r.Status.Terminal() {
-			f.store.t.Errorf("fleet: the copy %s is taken before that run has ended", name)
-		}
+	if r, known := f.runOf(core.RunID(id)); known && !r.Status.Terminal() {
+		f.store.t.Errorf("fleet: the copy %s is taken before that run has ended", name)
 	}
 	for run, a := range t.agents {
-		if a.alive && a.begun {
+		if _, known := f.runOf(run); known && a.alive && a.begun {
 			f.store.t.Errorf("fleet: the copy %s is taken while the agent of run %s works (I7)", name, run)
 		}
 	}
+}
+
+// runOf is the record of a run, of whichever tenant.
+func (f *Fleet) runOf(id core.RunID) (core.Run, bool) {
+	for key, r := range f.store.State().Runs {
+		if key.Run == id {
+			return r, true
+		}
+	}
+	return core.Run{}, false
 }
 
 // claims are the runs whose agents have begun on a task's disk.

@@ -142,7 +142,7 @@ func (w *world) hostStarts(c hostCall, goesOn bool) error {
 		}
 	}
 	d := w.definition(c.r)
-	if w.store.State().Runs[c.r.key].SandboxKey != "" && w.config.SetUp && c.a.id%8 == 5 {
+	if _, there := w.store.State().Runs[c.r.key]; there && w.config.SetUp && c.a.id%8 == 5 {
 		d.Workspace.Root = "/elsewhere" // a host that goes on with another definition
 	}
 	report, err := c.s.Start(c.ctx, core.StartRequest{

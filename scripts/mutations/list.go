@@ -498,7 +498,7 @@ var mutations = []mutation{
 `),
 	one("a half-prepared sandbox passes to a continuation", continues, ` || !s.begun(parent) && !parent.Start.Resumed {`, ` {`),
 	one("a start goes on with another definition", starts,
-		`	if st.run.Definition != st.definition.Ref() || st.run.SandboxKey != "" && st.run.SandboxKey != st.key {`, `	if st.run.Definition != st.definition.Ref() {`),
+		`	if st.run.Definition != st.definition.Ref() || st.run.Start.Key != "" && st.run.Start.Key != st.key {`, `	if st.run.Definition != st.definition.Ref() {`),
 	one("the quota is not asked for", launch, `Quota: l.Quota.of(r.Tenant),`, `Quota: 0,`),
 
 	// Set-up and hooks.

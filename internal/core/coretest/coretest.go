@@ -165,7 +165,7 @@ func whole(tenant core.TenantID, id core.RunID) core.Run {
 	r.CheckpointPolicy = core.CheckpointAlways
 	r.Checkpoint = core.RunCheckpoint{State: core.CheckpointMoved, ID: "c", Why: "größer", Tries: 15, FailedAt: 16}
 	r.Capture = &core.JobOptions{Dir: "/w", Policy: []byte(`{"exclude":["x"]}`), Secrets: []string{"A"}, MaxBytes: 19}
-	r.Start = core.RunStart{Hosted: true, Parent: "p", Resumed: true, Noted: true, Head: "h", Restored: "c", LostRun: "r0", LostWhy: "größer", AskedAt: 17, ReadyAt: 18, Native: "snap", CloneAt: 24, Cloned: true, SetupAt: 19, SetUp: true, HookedAt: 20, Owes: true}
+	r.Start = core.RunStart{Hosted: true, Parent: "p", Resumed: true, Noted: true, Head: "h", Restored: "c", LostRun: "r0", LostWhy: "größer", AskedAt: 17, ReadyAt: 18, Native: "snap", CloneAt: 24, Cloned: true, SetupAt: 19, SetUp: true, HookedAt: 20, Owes: true, Key: "start-key"}
 	r.Tools = []core.ToolBinding{{Name: "t", Function: "größer", TimeoutSeconds: 21}}
 	r.Bearers, r.Files, r.Watched = []string{"00", "ff"}, &core.RunFiles{Key: "k", Version: "v", Bytes: 22, SHA256: "0f"}, true
 	r.Hooks, r.Snapshots, r.IdleSeconds = core.HookPlan{Ready: "f", Destroyed: "g"}, core.SnapshotsAfterRun, 23

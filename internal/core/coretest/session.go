@@ -44,7 +44,7 @@ func drawStart(rt *rapid.T, what string) core.RunStart {
 		Hosted: booleans.Draw(rt, what+" hosted"), Parent: core.RunID(texts.Draw(rt, what+" parent")), Resumed: booleans.Draw(rt, what+" resumed"), Noted: booleans.Draw(rt, what+" noted"), Head: core.CheckpointID(texts.Draw(rt, what+" head")),
 		Restored: core.CheckpointID(texts.Draw(rt, what+" restored")), LostRun: core.RunID(texts.Draw(rt, what+" lost")),
 		LostWhy: texts.Draw(rt, what+" why"), AskedAt: times.Draw(rt, what+" asked"), ReadyAt: times.Draw(rt, what+" ready"),
-		Native: core.SnapshotID(texts.Draw(rt, what+" native")), CloneAt: times.Draw(rt, what+" clone"), Cloned: booleans.Draw(rt, what+" cloned"), SetupAt: times.Draw(rt, what+" setup"), SetUp: booleans.Draw(rt, what+" set up"), HookedAt: times.Draw(rt, what+" hooked"), Owes: booleans.Draw(rt, what+" owes"),
+		Native: core.SnapshotID(texts.Draw(rt, what+" native")), CloneAt: times.Draw(rt, what+" clone"), Cloned: booleans.Draw(rt, what+" cloned"), SetupAt: times.Draw(rt, what+" setup"), SetUp: booleans.Draw(rt, what+" set up"), HookedAt: times.Draw(rt, what+" hooked"), Owes: booleans.Draw(rt, what+" owes"), Key: core.SandboxKey(texts.Draw(rt, what+" key")),
 	}
 }
 
