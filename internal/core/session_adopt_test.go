@@ -88,3 +88,29 @@ func TestAnAdoptedAgentEndsBeforeItsRun(t *testing.T) {
 		})
 	}
 }
+
+// TestASandboxThatNobodyCouldEnterIsNoHeritage: the agent of a paused run that could not be
+// ended for the whole drain grace may work on, and the run that goes on works elsewhere.
+func TestASandboxThatNobodyCouldEnterIsNoHeritage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHosting(t)
+		h.limits.PauseTTL = 4 * time.Hour
+		first := h.ready(startOf("ask", "zero"))
+		_, err := host{h, "ask", "zero"}.interrupt()
+		h.must(err)
+		q := startOf("r", "one")
+		q.Parent = "ask"
+		var report core.StartReport
+		for begun := time.Now(); time.Since(begun) < 2*h.limits.DrainGrace && report.State != core.Ready; time.Sleep(2 * time.Minute) {
+			report, _ = h.session(h.failing("terminate")).Start(t.Context(), q) // it may fail
+			if task := h.run("ask").TaskARN; h.fleet.Alive("r") && h.run("r").TaskARN == task {
+				t.Fatal("two agents work in one sandbox")
+			}
+			h.drainQueue(h.store.Process)
+		}
+		if report.State != core.Ready || report.Run.TaskARN == first.Run.TaskARN || h.run("ask").Status != core.Completed {
+			t.Errorf("continued %+v; ask is %s", report, h.run("ask").Status)
+		}
+		h.check()
+	})
+}

@@ -49,7 +49,9 @@ func (s *Session) resumeParent(ctx context.Context, st *starting, child Run) err
 	if over.run.Sealed == nil {
 		finish.Status, finish.Error = Completed, nil // a human's answer continues it
 	}
-	box, err := s.heir(ctx, st, over.run, gone)
+	// An agent that nobody could end may work on in there.
+	unsettled := gone || !over.complete && over.run.Sealed == nil
+	box, err := s.heir(ctx, st, over.run, unsettled)
 	if err != nil {
 		return err
 	}
