@@ -283,6 +283,7 @@ func (w *world) judgeLog(r *agentRun) string {
 	switch {
 	case err != nil:
 		w.accuse("run %s: %v", r.key, err)
+	case w.config.Spool && len(r.former) > 0: // pieces of what it had written and of what it wrote anew may follow on one another
 	case !strings.HasPrefix(r.written, string(saved)) && !slices.ContainsFunc(r.former, func(text string) bool { return strings.HasPrefix(text, string(saved)) }):
 		w.accuse("run %s: the log %q is not how its agent's output begins: %q (I3)", r.key, saved, r.written)
 	}
@@ -297,8 +298,12 @@ func (w *world) judgeEnd(r *agentRun, before, after core.Run) {
 	if !agent.Begun && r.stray != "" {
 		wrote = "" // in a task that is not the run's
 	}
-	whole := saved == wrote || len(r.former) > 0 && !after.Transcript.Complete
-	grace := before.Ending != nil && now().Add(w.config.Skew) >= before.Ending.At.Add(w.limits.DrainGrace)
+	whole := saved == wrote || len(r.former) > 0 && (!after.Transcript.Complete || w.config.Spool)
+	decided := before.InterruptedSince // to be gone on for
+	if before.Ending != nil {
+		decided = before.Ending.At
+	}
+	grace := (before.Ending != nil || w.call == "continued") && now().Add(w.config.Skew) >= decided.Add(w.limits.DrainGrace)
 	switch {
 	case after.Status == core.Completed && !(agent.Exited || before.Sealed != nil) && w.call != "continued":
 		w.accuse("run %s is completed without a sentinel (I2)", r.key)
@@ -306,7 +311,7 @@ func (w *world) judgeEnd(r *agentRun, before, after core.Run) {
 		w.accuse("run %s ends with status %d, and its agent ended with %d (I2)", r.key, *after.ExitCode, *r.exit)
 	case after.ExitCode != nil && !whole, after.Transcript.Complete && !whole:
 		w.accuse("run %s: its transcript of %d bytes is said to be whole, and its agent wrote %d (I5)", r.key, len(saved), len(wrote))
-	case lives && agent.Exited && after.ExitCode == nil && !grace:
+	case lives && agent.Exited && after.ExitCode == nil && !grace && !(len(r.former) > 0 && !after.Transcript.Complete): // what it wrote anew is not read
 		w.accuse("run %s had finished, and ends as %s (I5)", r.key, after.Status)
 	case lives && agent.Alive && !grace:
 		w.accuse("run %s ends while its agent works (I1)", r.key)

@@ -43,7 +43,6 @@ const (
 	sides      = "internal/core/session_side.go"
 	hooks      = "internal/core/hooks.go"
 	bridge     = "internal/core/tools.go"
-	spools     = "internal/core/spool.go"
 )
 
 func one(name, file, old, new string) mutation {
@@ -526,7 +525,6 @@ var mutations = []mutation{
 		_ = hash`),
 	one("a bearer takes the place of the one before", records, `append(slices.Clone(t.Was), t.Bearer)`, `append(slices.Clone(t.Was)[:0], t.Bearer)`),
 	one("a bearer is good after the end of its run", bridge, `	case !r.accepts(bearer) || over(r):`, `	case !r.accepts(bearer):`),
-	one("a spool is not held against the log", spools, `	if err != nil || !bytes.HasPrefix(data, q.Last) {`, `	if err != nil || len(data) < len(q.Last) {`),
 
 	// Copies, adoptions, artifacts.
 	one("the copies of a key without a sandbox stay", reclaim, `		if err := c.dropOrphans(ctx, row); err != nil {
