@@ -203,8 +203,13 @@ check: ## Format, vet, fix, staticcheck, tidy: both modules, cheapest first; the
 test: setup synth-local cdk.out/spokes/manifest.json cdk.out/beside/manifest.json dist/bundle-local/sandkeeper.template.json ## Run every test, against the local engine where one is needed
 	go test $(RACE) -shuffle=on -timeout 20m ./...
 	go test -count=1 -timeout 10m -run "^TestExploration$$" -v ./internal/core
+	@$(MAKE) --no-print-directory test-upgrade
 	cd infra && go test -shuffle=on -timeout 10m ./...
 	cd examples/cdk-app && go test -timeout 10m ./...
+
+.PHONY: test-upgrade
+test-upgrade: ## Have the code of the commit before (FROM) write rows, and read them; make test does so too
+	@go run ./scripts/upgrade -from '$(or $(FROM),HEAD~1)'
 
 .PHONY: test-iam
 test-iam: setup synth-local ## Try every call of every role on an engine that enforces IAM; make test does so too

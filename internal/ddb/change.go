@@ -23,17 +23,17 @@ type change struct {
 }
 
 // newChange is a change of the item with that partition key. Its condition is that
-// the item exists and is of the version that this code writes. Writing the version
+// the item exists and is of a version that this code reads. Writing the version
 // again makes an update of one that has nothing else to write.
 func newChange(pk string) *change {
-	c := &change{shard: shard(pk), condition: is("v", version)}
+	c := &change{shard: shard(pk), condition: known()}
 	c.set("v", version)
 	return c
 }
 
 // newUpsert is a change of an item that it makes if there is none.
 func newUpsert() *change {
-	c := &change{condition: gone("pk").Or(is("v", version))}
+	c := &change{condition: gone("pk").Or(known())}
 	c.set("v", version)
 	return c
 }

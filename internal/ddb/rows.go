@@ -5,13 +5,18 @@ import (
 	"slices"
 
 	"github.com/aws/aws-sdk-go-v2/feature/dynamodb/attributevalue"
+	"github.com/aws/aws-sdk-go-v2/feature/dynamodb/expression"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 )
 
-// version is the schema version that every item carries. Code that meets another
-// does not touch the item.
-const version = 1
+// version is the schema version of every item that this code writes, and oldest that of
+// the oldest release whose items it reads: the one before. Code that meets another does not
+// touch the item. An item is of the newer version once it is written.
+const (
+	version = 1
+	oldest  = 1
+)
 
 // The rows below are the items as they are stored. A member that is zero is absent,
 // so that a condition on absence and core's "not set" are the same; members of a
@@ -25,10 +30,31 @@ type head struct {
 }
 
 func (h head) check() error {
-	if h.V != version {
-		return fmt.Errorf("item %s, %s: schema version %d, want %d", h.PK, h.SK, h.V, version)
+	if err := checkVersion(h.V, oldest, version); err != nil {
+		return fmt.Errorf("item %s, %s: %w", h.PK, h.SK, err)
 	}
 	return nil
+}
+
+// checkVersion refuses what a reader of the versions from oldest to newest does not know.
+func checkVersion(v, oldest, newest int) error {
+	switch {
+	case v > newest:
+		return fmt.Errorf("schema version %d is a newer release's, this one reads up to %d: deploy that release again", v, newest)
+	case v < oldest:
+		return fmt.Errorf("schema version %d, this release reads from %d to %d: pass through the releases between", v, oldest, newest)
+	}
+	return nil
+}
+
+// known is the condition that an item is of a version that this code reads.
+func known() expression.ConditionBuilder { return ofVersions(oldest, version) }
+
+func ofVersions(oldest, newest int) expression.ConditionBuilder {
+	if oldest == newest {
+		return is("v", newest)
+	}
+	return expression.Name("v").Between(expression.Value(oldest), expression.Value(newest))
 }
 
 type runRow struct {

@@ -204,7 +204,7 @@ func judgeDelete(images map[int]item, t core.DeleteHead) error {
 
 // Trim takes old checkpoints away in one transaction.
 func (s *Threads) Trim(ctx context.Context, t core.Trim) error {
-	condition := writes(t.Writer.Owner, t.Writer.Fence, t.Now).And(is("v", version))
+	condition := writes(t.Writer.Owner, t.Writer.Fence, t.Now).And(known())
 	b := s.bundle()
 	for _, c := range t.Checkpoints {
 		condition = condition.And(is("headId", c.ID).Not())

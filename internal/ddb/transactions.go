@@ -134,8 +134,8 @@ func (s *Transactions) condemnItems(t core.Condemn) ([]types.TransactWriteItem, 
 	if err != nil {
 		return nil, err
 	}
-	mine := is("v", version).And(is("instanceId", t.Instance), is("reclaiming", t.By))
-	notMine := gone(names.PK.Name).Or(is("v", version).And(is("instanceId", t.Instance).Not()))
+	mine := known().And(is("instanceId", t.Instance), is("reclaiming", t.By))
+	notMine := gone(names.PK.Name).Or(known().And(is("instanceId", t.Instance).Not()))
 	condition := mine
 	if t.By == "" {
 		condition = notMine
