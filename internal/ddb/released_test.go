@@ -174,7 +174,7 @@ func TestRowsAreWrittenAsTheNewestShapeSays(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(rows)) {
 		before, ok := newest[name]
 		if !ok || !reflect.DeepEqual(decoded(t, before), decoded(t, rows[name])) {
-			t.Errorf("%s is not written as in %s: go test ./internal/ddb -run 'TestRows' -new-shape adds the next\nwritten %s\nthere   %s",
+			t.Errorf("%s is not written as in %s: go test ./internal/ddb -run Written -new-shape adds the next\nwritten %s\nthere   %s",
 				name, files[len(files)-1], rows[name].Item, compact(before.Item))
 		}
 	}
