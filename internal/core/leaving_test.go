@@ -69,6 +69,21 @@ func TestATaskThatIsAboutToEnd(t *testing.T) {
 				e.t.Errorf("got %+v", got)
 			}
 		},
+		"a journal that another session keeps out of reach is asked for again": func(e *ending) {
+			_, err := e.me.detach()
+			e.must(err)
+			r := e.run("r")
+			e.fleet.Leave(r.TaskARN)
+			_, err = e.store.UpdateSandbox(e.t.Context(), r.SandboxKey, core.HoldExec{
+				Instance: r.Instance, Hold: core.ExecHold{ExecHolder: core.ExecHolder{By: "another"}, Until: now().Add(5 * time.Second)},
+			})
+			e.must(err)
+			e.leaves()
+			if r = e.run("r"); r.Status != core.Running || r.LogEnd != int64(len("at work")) {
+				e.t.Errorf("run is %s, its log ends at %d", r.Status, r.LogEnd)
+			}
+			e.outcomes()
+		},
 		"a run that ends before anybody sees that its workspace is stored holds the next turn up for nothing": func(e *ending) {
 			_, err := e.me.detach()
 			e.must(err)

@@ -3,7 +3,9 @@ package core
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 )
 
 // StoppedTask is ECS's news that a task has stopped, or is about to. Events come late,
@@ -140,9 +142,30 @@ func (s *Sweep) leave(ctx context.Context, r Run, box Sandbox) (SweepReport, err
 		s.send(ctx, []ReclaimJob{{Tenant: r.Tenant, Run: r.RunKey.Run, Key: box.Key, Instance: box.Instance, Kind: JobLeaving}}, &report)
 	}
 	looked, err := s.lookNow(ctx, r, Hint{TaskARN: r.TaskARN})
+	for range leaveTries {
+		if err != nil || !unanswered(looked, r.RunKey) || !waitUntil(ctx, time.Now().Add(leaveRetry)) {
+			break
+		}
+		looked, err = s.Run(ctx, SweepRequest{Runs: []RunKey{r.RunKey}})
+	}
 	looked.Resent += report.Resent
 	looked.Errors = append(looked.Errors, report.Errors...)
 	return looked, err
+}
+
+// A task that is about to end is asked again before the next sweep finds it gone. Whoever
+// keeps its exec session, as the start of the capture does, lets it go in seconds.
+const (
+	leaveTries = 5
+	leaveRetry = 3 * time.Second
+)
+
+// unanswered reports whether a sweep learned nothing of a run, or could not save what it
+// learned, for a reason that passes.
+func unanswered(report SweepReport, key RunKey) bool {
+	return slices.ContainsFunc(report.Runs, func(e RunReport) bool {
+		return e.RunKey == key && (e.Outcome == Unknown && e.Healing == Retry || e.Outcome == FailedSweep)
+	})
 }
 
 // lookNow writes a hint and, where no host may still have its say, sweeps the run.
