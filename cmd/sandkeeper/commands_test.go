@@ -417,3 +417,34 @@ func TestWhoActsIsTheCallersIdentityUnlessNamed(t *testing.T) {
 		t.Errorf("recorded %q", got)
 	}
 }
+
+// TestARunEndsAtItsSpendCap, which a plan shows, a hold puts off, and a sweep carries out.
+func TestARunEndsAtItsSpendCap(t *testing.T) {
+	w := installed(t)
+	r := w.begin(t, agent{run: "spent", shell: lives})
+	w.wrote(t, r, "begun")
+	name := r.RunKey.String()
+	sandkeeper(t, "extend", name, "--spend-cap", "0.000001", "--why", "to see it end").wants(t, exitDone)
+	var planned core.RunReport
+	eventually(t, "the cap is reached", func() bool {
+		planned = read[reported](t, exitDone, "plan", name).of(r.RunKey)
+		return planned.Outcome == core.Expired
+	})
+	if !planned.Planned || planned.Reason != string(core.EndSpendCap) {
+		t.Errorf("planned %+v", planned)
+	}
+	if p := point(read[explanation](t, exitDone, "explain", name).Ends, "spend-cap"); p.At == 0 || !strings.Contains(p.Says, "an hour") {
+		t.Errorf("explained %+v", p)
+	}
+	sandkeeper(t, "hold", name, "--for", "1h", "--why", "look").wants(t, exitDone)
+	if e := read[reported](t, exitDone, "sweep", name, "--yes").of(r.RunKey); e.Outcome != core.Held {
+		t.Errorf("held, and swept as %+v", e)
+	}
+	sandkeeper(t, "release", name, "--why", "done", "--yes").wants(t, exitDone)
+	if e := read[reported](t, exitDone, "sweep", name, "--yes").of(r.RunKey); e.Outcome != core.Expired || e.Reason != string(core.EndSpendCap) {
+		t.Errorf("swept as %+v", e)
+	}
+	if got := w.read(t, r.RunKey); !got.Status.Terminal() || got.Ending == nil || got.Ending.Reason != core.EndSpendCap {
+		t.Errorf("it is %s, for %+v", got.Status, got.Ending)
+	}
+}

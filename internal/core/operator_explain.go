@@ -228,7 +228,7 @@ func nextLooks(k Known, now Millis, l Limits) []Point {
 	case r.Row == RowLapse:
 		return []Point{{What: "lapse", Says: "its host renews before then, or a sweep takes it as detached", At: r.DueAt}}
 	case r.Row == RowPause:
-		return []Point{{What: "pause", Says: "its pause is over then, and a sweep ends it", At: r.DueAt}}
+		return []Point{{What: "pause", Says: "the sweeps from then on, which warn of its end and then end it", At: r.DueAt}}
 	case r.Row == RowCancel:
 		return []Point{{What: "cancel", Says: "its host ends it before then, or a sweep does", At: max(r.DueAt, now)}}
 	case r.Row == RowReclaim:

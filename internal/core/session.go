@@ -326,11 +326,11 @@ func (s *Session) Interrupt(ctx context.Context, q HostRequest) (RenewReport, er
 	}
 	if r.Status != Interrupted {
 		now := nowMillis()
-		until := now.Add(seconds(r.PauseSeconds, s.limits().PauseTTL))
+		over := now.Add(seconds(r.PauseSeconds, s.limits().PauseTTL))
 		if at := capAt(r, r.Price, s.limits()); at != 0 {
-			until = min(until, max(at, now+1)) // a pause costs too
+			over = min(over, at) // a pause costs too
 		}
-		t := Interrupt{Epoch: r.Epoch, Now: now, Until: until}
+		t := Interrupt{Epoch: r.Epoch, Now: now, Until: max(now+1, over.Add(-s.limits().ExpiringBefore))}
 		if r, err = s.runs().Update(ctx, q.RunKey, t); err != nil {
 			return RenewReport{}, lostClaim("interrupt", q.RunKey, err)
 		}

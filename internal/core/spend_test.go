@@ -340,3 +340,48 @@ func TestAStartPricesItsTask(t *testing.T) {
 		h.check()
 	})
 }
+
+// TestAPausedRunIsWarnedOfItsEnd too: sweeps look at it before its pause is over, or its
+// cap reached, and leave it alone until then.
+func TestAPausedRunIsWarnedOfItsEnd(t *testing.T) {
+	for what, row := range map[string]struct {
+		most core.Dollars
+		ends func(w *world) time.Duration
+	}{
+		"its pause": {ends: func(w *world) time.Duration { return w.limits.PauseTTL }},
+		"its cap":   {most: 10 * hourly, ends: func(*world) time.Duration { return 10 * time.Hour }},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.limits.RunSpendCap = row.most
+				w.begin("r", nil)
+				session := &core.Session{Launcher: w.launcher(w.store.Process)}
+				host := core.HostRequest{RunKey: key("r"), Host: hostNonce("r")}
+				for _, do := range []func(context.Context, core.HostRequest) (core.RenewReport, error){session.Renew, session.Interrupt} {
+					if _, err := do(t.Context(), host); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(row.ends(w) - w.limits.ExpiringBefore - time.Minute)
+				w.tick()
+				if got := w.told(core.NoticeExpiring); len(got) != 0 {
+					t.Errorf("too early, warned of %v", got)
+				}
+				for range 30 {
+					time.Sleep(time.Minute)
+					if got := outcomes(w.tick())["r"]; got != core.Producing {
+						t.Fatalf("the sweep answered %s", got)
+					}
+				}
+				if got := w.told(core.NoticeExpiring); !slices.Equal(got, []string{"r"}) || !strings.Contains(w.notices[0].Command, "hold 'acme/r'") {
+					t.Errorf("warned of %v: %+v", got, w.notices)
+				}
+				time.Sleep(time.Minute)
+				if got := outcomes(w.tick())["r"]; got != core.Expired {
+					t.Errorf("at its end: %s", got)
+				}
+			})
+		})
+	}
+}

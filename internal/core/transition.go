@@ -364,7 +364,8 @@ func (t Finish) Landed(r Run) bool {
 	return r.Status.Terminal() && r.Epoch == t.Epoch && r.ClaimNonce == t.Nonce
 }
 
-// Interrupt pauses a run for a human until Until.
+// Interrupt pauses a run for a human. From Until on sweeps look at it: some time before
+// its pause is over, so that its end is warned of.
 type Interrupt struct {
 	Epoch int64
 	Now   Millis
