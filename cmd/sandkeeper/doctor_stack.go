@@ -120,7 +120,7 @@ func (d *doctor) settings(ctx context.Context) {
 // tables compares the tables with what this version reads.
 func (d *doctor) tables(ctx context.Context) {
 	db := dynamodb.NewFromConfig(d.in.cfg)
-	for output, want := range map[names.Output]names.Table{names.OutRunsTable: names.Runs, names.OutSandboxesTable: names.Sandboxes} {
+	for output, want := range map[names.Output]names.Table{names.OutRunsTable: names.Runs, names.OutSandboxesTable: names.Sandboxes, names.OutCheckpoints: names.Checkpoints} {
 		name := d.in.out[output]
 		answer, err := db.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: &name})
 		if err != nil {
@@ -249,10 +249,10 @@ func (d *doctor) sources(ctx context.Context) {
 	}
 }
 
-// schedules checks that sweeps and the daily audit happen.
+// schedules checks that sweeps, the daily audit and the collection happen.
 func (d *doctor) schedules(ctx context.Context) {
 	client := scheduler.NewFromConfig(d.in.cfg)
-	for _, last := range []string{names.TickSchedule, names.DailySchedule} {
+	for _, last := range names.Schedules {
 		name := d.in.out[names.OutInstall] + "-" + last
 		s, err := client.GetSchedule(ctx, &scheduler.GetScheduleInput{Name: &name})
 		switch {

@@ -247,7 +247,25 @@ func (k *Keeper) tagged() map[string]any {
 	return tagConditions(k.props.TaskTags)
 }
 
-// kept are the choices of which a forgotten one would change the stack at its next deploy:
+// chosenText tells the operator's tool what was chosen of what roles hold.
+func (k *Keeper) chosenText() *string {
+	c := names.Chosen{TaskTags: k.props.TaskTags, Key: k.props.Key}
+	for _, f := range k.hostFunctions() {
+		if f != names.None {
+			c.HostFunctions = append(c.HostFunctions, f)
+		}
+	}
+	for _, arn := range listed("secretArns", k.props.SecretARNs, secretARN) {
+		c.SecretARNs = append(c.SecretARNs, *arn)
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		panic(fmt.Errorf("context: %w", err))
+	}
+	return new(string(text))
+}
+
+// keep guards the choices of which a forgotten one would change the stack at its next deploy:
 // another network or cluster for sandboxes, another key for what is stored. Each is a
 // parameter whose default is the choice and which a deploy leaves at the value of the one
 // before, and a rule by which CloudFormation refuses a template whose choice is another.

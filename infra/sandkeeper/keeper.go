@@ -607,6 +607,7 @@ func (k *Keeper) outputs(more map[names.Output]*string) {
 		names.OutInstall:         &k.props.Install,
 		names.OutLimits:          k.limitsText(),
 		names.OutMode:            &k.props.Mode,
+		names.OutChosen:          k.chosenText(),
 		names.OutPlaces:          k.placesText(),
 	}
 	maps.Copy(all, more)

@@ -129,6 +129,7 @@ const (
 	OutInstall         Output = "Install"
 	OutLimits          Output = "Limits" // what was chosen of them, as the functions read it
 	OutPlaces          Output = "Places" // own cluster and spokes, as the functions read it
+	OutChosen          Output = "Chosen" // Chosen as JSON
 	OutMode            Output = "Mode"   // the mode that holds until an operator sets one
 )
 
@@ -186,3 +187,17 @@ const (
 	TaskStopped           = "STOPPED" // with TaskRunning, the lastStatus that the rule lets through, where it is also the desired one
 	TaskRunning           = "RUNNING"
 )
+
+// Schedules are the last parts of the schedules' names, all of them.
+var Schedules = []string{TickSchedule, DailySchedule, CollectSchedule}
+
+// Chosen is what an installation lists of what its functions may reach, as the stack tells
+// the operator's tool in [OutChosen].
+type Chosen struct {
+	// TaskTags are tags that a task has to have.
+	TaskTags map[string]string `json:"taskTags,omitempty"`
+	// HostFunctions are names or ARNs, SecretARNs of Secrets Manager and Systems Manager.
+	HostFunctions []string `json:"hostFunctions,omitempty"`
+	SecretARNs    []string `json:"secretArns,omitempty"`
+	Key           string   `json:"key,omitempty"` // ARN
+}
