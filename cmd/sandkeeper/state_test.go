@@ -29,6 +29,7 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/localfargate"
 	"github.com/sandkeeper/sandkeeper/internal/localfargate/terminal"
 	"github.com/sandkeeper/sandkeeper/internal/names"
+	"github.com/sandkeeper/sandkeeper/internal/roles"
 )
 
 // redriven is what redrive prints.
@@ -496,6 +497,16 @@ func TestDoctorFindsWhatIsWrongAndSaysTheCure(t *testing.T) {
 	if found := states("schedules", stateFail); len(found) != 1 || !strings.Contains(found[0].Says, names.TickSchedule) || found[0].Cure == "" {
 		t.Errorf("schedules: %+v", d.of("schedules"))
 	}
+	for _, last := range names.Schedules {
+		if !slices.ContainsFunc(d.of("schedules"), func(c checked) bool { return strings.Contains(c.Says, "-"+last+" ") }) {
+			t.Errorf("schedule %s was not looked at: %+v", last, d.of("schedules"))
+		}
+	}
+	for _, output := range []names.Output{names.OutRunsTable, names.OutSandboxesTable, names.OutCheckpoints} {
+		if !slices.ContainsFunc(d.of("tables"), func(c checked) bool { return strings.Contains(c.Says, w.out[output]) }) {
+			t.Errorf("table %s was not looked at: %+v", output, d.of("tables"))
+		}
+	}
 	if found := states("queues", stateWarn); len(found) != 1 || !strings.Contains(found[0].Cure, "redrive") {
 		t.Errorf("queues: %+v", d.of("queues"))
 	}
@@ -545,6 +556,13 @@ func TestDoctorCatchesAMissingPermission(t *testing.T) {
 	for _, c := range d.of("permissions") {
 		if c.State == stateFail {
 			failed = append(failed, c.Says)
+		}
+	}
+	for _, row := range roles.Table {
+		if !slices.ContainsFunc(d.of("permissions"), func(c checked) bool {
+			return c.State == stateOK && strings.HasPrefix(c.Says, row.Name+": ")
+		}) {
+			t.Errorf("%s was not simulated: %+v", row.Name, d.of("permissions"))
 		}
 	}
 	if len(failed) != 1 || !strings.HasPrefix(failed[0], "reclaim may not ecs:StopTask on ") {

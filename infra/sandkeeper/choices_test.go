@@ -63,6 +63,9 @@ var choiceTests = []struct {
 	{"secretArns", func(t *testing.T, of, _ template) {
 		mayNow(t, of, "session-role", "secretsmanager:GetSecretValue "+aSecret)
 		mayNow(t, of, "session-role", "ssm:GetParameter "+aParameter)
+		// Whose roles doctor asks about.
+		same(t, "told", at(of.Outputs[string(names.OutChosen)], "Value"),
+			`{"taskTags":{"team":"agents"},"hostFunctions":["search"],"secretArns":["`+aSecret+`","`+aParameter+`"]}`)
 	}},
 	{"checkpointConcurrency toolsConcurrency", func(t *testing.T, of, _ template) {
 		same(t, "checkpoint", of.one(t, "AWS::Lambda::Function", string(names.Checkpoint)).Properties["ReservedConcurrentExecutions"], 11)
