@@ -44,7 +44,7 @@ func (k *Keeper) GrantOperator(to awsiam.IGrantable) {
 
 func (k *Keeper) operatorGrants() []grant {
 	stack := k.stack.FormatArn(&awscdk.ArnComponents{Service: new("cloudformation"), Resource: new("stack"), ResourceName: join(*k.stack.StackName(), "/*")})
-	return append(slices.Concat(k.ciphers(), k.assumes()), grant{
+	return append(slices.Concat(k.ciphers(), k.assumes(), k.examines()), grant{
 		actions: []string{"cloudformation:DescribeStacks"}, resources: []*string{stack},
 	}, grant{
 		actions:   []string{"dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:Query", "dynamodb:Scan", "dynamodb:UpdateItem"},
@@ -68,5 +68,52 @@ func (k *Keeper) operatorGrants() []grant {
 		resources: []*string{k.jobs.dead.QueueArn(), k.shards.dead.QueueArn(), k.events.QueueArn()},
 	}, grant{
 		actions: []string{"sqs:SendMessage"}, resources: []*string{k.jobs.QueueArn(), k.shards.QueueArn()},
+	})
+}
+
+// examines is what the tool's doctor asks beside what other commands do. It changes
+// nothing.
+func (k *Keeper) examines() []grant {
+	var functions, roles, schedules []*string
+	for _, f := range names.Functions {
+		functions = append(functions, k.functions[f].FunctionArn())
+		roles = append(roles, k.functions[f].Role().RoleArn())
+	}
+	for _, last := range names.Schedules {
+		schedules = append(schedules, k.stack.FormatArn(&awscdk.ArnComponents{Service: new("scheduler"), Resource: new("schedule"), ResourceName: join("default/", k.props.Install, "-", last)}))
+	}
+	quota := func(service string) *string {
+		return k.stack.FormatArn(&awscdk.ArnComponents{Service: new("servicequotas"), Resource: &service, ResourceName: new("*")})
+	}
+	return []grant{{
+		actions:   []string{"dynamodb:DescribeContinuousBackups", "dynamodb:DescribeTable"},
+		resources: []*string{k.runs.TableArn(), k.sandboxes.TableArn(), k.checkpoints.TableArn()},
+	}, {
+		actions: []string{"s3:GetBucketVersioning"}, resources: []*string{k.bucket.BucketArn()},
+	}, {
+		actions: []string{"lambda:GetFunctionConfiguration"}, resources: functions,
+	}, {
+		// These know no resource.
+		actions: []string{"ecs:DescribeTaskDefinition", "lambda:ListEventSourceMappings"}, resources: []*string{new("*")},
+	}, {
+		actions: []string{"scheduler:GetSchedule"}, resources: schedules,
+	}, {
+		actions: []string{"sqs:GetQueueAttributes"}, resources: []*string{k.jobs.QueueArn(), k.shards.QueueArn()},
+	}, {
+		actions: []string{"iam:SimulatePrincipalPolicy"}, resources: append(roles, k.scheduleRole.RoleArn(), k.sandboxRole.RoleArn()),
+	}, {
+		actions: []string{"servicequotas:GetServiceQuota"}, resources: []*string{quota("fargate"), quota("lambda")},
+	}}
+}
+
+// localOperator is a role with the grants of an operator, for the tests of the local
+// variant alone: who operates an installation is its owner's to say.
+func (k *Keeper) localOperator() {
+	policy := awsiam.NewPolicyDocument(nil)
+	for _, g := range k.operatorGrants() {
+		policy.AddStatements(statementOf(g))
+	}
+	awsiam.NewRole(k.Construct, new("operator-role"), &awsiam.RoleProps{
+		AssumedBy: awsiam.NewAccountRootPrincipal(), InlinePolicies: &map[string]awsiam.PolicyDocument{"own": policy},
 	})
 }

@@ -71,6 +71,7 @@ type Keeper struct {
 	cluster      awsecs.ICluster
 	key          awskms.IKey // nil: the services' own
 	sandboxRole  awsiam.IRole
+	scheduleRole awsiam.IRole
 	events       awssqs.Queue // dead letters of what is invoked asynchronously
 	functions    map[names.Function]awslambda.Function
 	logs         map[names.Function]awslogs.LogGroup
@@ -122,6 +123,9 @@ func New(scope constructs.Construct, id string, p Props) *Keeper {
 	tools, toolsURL := k.tools(reap)
 	session := k.session(reap, checkpoint)
 	k.schedules(reap, checkpoint)
+	if k.props.Local {
+		k.localOperator()
+	}
 	k.taskEvents(reap)
 	k.monitor()
 	k.suppress()
@@ -523,6 +527,7 @@ func (k *Keeper) schedules(reap, checkpoint awslambda.Function) {
 	invoke := role(k.Construct, "schedule-role", "scheduler.amazonaws.com", append(k.ciphers(), grant{
 		actions: []string{"lambda:InvokeFunction"}, resources: []*string{reap.FunctionArn(), checkpoint.FunctionArn()},
 	}, k.buries())).WithoutPolicyUpdates(nil)
+	k.scheduleRole = invoke
 	for _, t := range []timetable{{
 		name: names.TickSchedule, detailType: names.DetailScheduleTick, about: "One sweep of all that has not ended", target: reap,
 		when: awsscheduler.ScheduleExpression_Rate(duration(k.scheduleRate())), within: time.Minute,

@@ -25,6 +25,7 @@ type deployedRole struct {
 	physical string
 	policy   policy.Document
 	caller   caller
+	env      []string // credentials, for a process
 }
 
 // iamWorld is the stack on an engine that enforces IAM.
@@ -33,6 +34,8 @@ type iamWorld struct {
 	out   engine.Outputs
 	roles []deployedRole
 	admin caller
+	// operator has what GrantOperator gives; it is no function's role.
+	operator deployedRole
 }
 
 // TestIAM asks the engine, which enforces the roles of the deployed stack: every call
@@ -46,6 +49,7 @@ func TestIAM(t *testing.T) {
 	t.Run("every grant can be used", w.testGrants)
 	t.Run("what nobody may is denied", w.testNever)
 	t.Run("conditions hold", w.testConditions)
+	t.Run("an operator may use every command of the tool", w.testOperator)
 	t.Run("a function has its role's permissions and no others", w.testFunction)
 }
 
@@ -64,6 +68,12 @@ func deployEnforcing(t *testing.T) *iamWorld {
 			w.roles = append(w.roles, w.assume(t, *r.LogicalResourceId, *r.PhysicalResourceId))
 		}
 	}
+	i := slices.IndexFunc(w.roles, func(r deployedRole) bool { return r.name == "operator-role" })
+	if i < 0 {
+		t.Fatal("the local variant has no operator")
+	}
+	w.operator = w.roles[i]
+	w.roles = slices.Delete(w.roles, i, i+1)
 	w.admin.prepare(t)
 	return w
 }
@@ -101,7 +111,9 @@ func (w *iamWorld) assume(t *testing.T, logical, name string) deployedRole {
 	c := assumed.Credentials
 	cfg.Credentials = credentials.NewStaticCredentialsProvider(*c.AccessKeyId, *c.SecretAccessKey, *c.SessionToken)
 	cfg.Retryer = func() aws.Retryer { return aws.NopRetryer{} }
-	return deployedRole{name: logicalHash.ReplaceAllString(logical, "-role"), physical: name, policy: document, caller: newCaller(cfg, w.out)}
+	return deployedRole{name: logicalHash.ReplaceAllString(logical, "-role"), physical: name, policy: document, caller: newCaller(cfg, w.out), env: []string{
+		"AWS_ACCESS_KEY_ID=" + *c.AccessKeyId, "AWS_SECRET_ACCESS_KEY=" + *c.SecretAccessKey, "AWS_SESSION_TOKEN=" + *c.SessionToken,
+	}}
 }
 
 // testRows: a new action or condition key of a role fails until somebody has said how
