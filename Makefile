@@ -179,9 +179,18 @@ spoke: ## Make the plain template of a spoke, from the choices of SPOKE=FILE, to
 	@cd infra && SANDKEEPER_CHOICES= CDK_CONTEXT_JSON="{\"spoke\":$$(cat '$(abspath $(SPOKE))')}" CDK_OUTDIR=../cdk.out/spoke go run .
 	@cp cdk.out/spoke/*.template.json dist/spoke/ && ls dist/spoke/*
 
+# What is looked at beside the stack as it is chosen: a stack of every other kind, and the
+# bundle.
+VARIANTS := $(patsubst infra/variants/%.json,cdk.out/variants/%/manifest.json,$(wildcard infra/variants/*.json))
+
+cdk.out/variants/%/manifest.json: infra/variants/%.json $(STACK) $(FUNCTIONS:%=dist/%/bootstrap)
+	@rm -rf $(@D)
+	@cd infra && SANDKEEPER_CHOICES='$(abspath $<)' CDK_CONTEXT_JSON='{}' CDK_OUTDIR=../$(@D) go run . 2>$(abspath cdk.out)/variant.log || { cat $(abspath cdk.out)/variant.log; exit 1; }
+
 .PHONY: lint
-lint: .local/lint/.ready synth ## Check the synthesized template with cfn-lint, offline
-	@.local/lint/bin/cfn-lint cdk.out/aws/*.template.json
+lint: .local/lint/.ready synth bundle $(VARIANTS) ## Check templates, variants and bundle with cfn-lint and cdk-nag, offline
+	@.local/lint/bin/cfn-lint cdk.out/aws/*.template.json cdk.out/variants/*/*.template.json dist/bundle/*.template.json
+	@cd infra && go test -run '^TestAwsSolutionsFindsNothing$$' ./sandkeeper
 
 .PHONY: check
 check: ## Format, vet, fix, staticcheck, tidy: both modules, cheapest first; then lint

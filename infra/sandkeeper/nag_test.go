@@ -18,28 +18,43 @@ func TestAwsSolutionsFindsNothing(t *testing.T) {
 	dir := t.TempDir()
 	binaries(dir)
 	used := map[string]bool{}
-	for name, choices := range map[string]map[string]any{
-		"as it is": {}, "with choices": {"taskFamilies": "coder", "tracing": true, "monitoring": false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			context := map[string]any{"install": "keeper", "dist": dir}
-			maps.Copy(context, choices)
-			out := t.TempDir()
-			app := awscdk.NewApp(&awscdk.AppProps{Outdir: &out, Context: &context})
-			NewStack(app, FromContext(app))
-			NewSpokeStack(app, SpokeProps{Hub: "arn:aws:ecs:us-east-1:444455556666:cluster/keeper", ExternalID: "7d0e", Clusters: []string{"agents"}})
-			awscdk.Aspects_Of(app).Add(cdknag.NewAwsSolutionsChecks(&cdknag.NagPackProps{
-				Reports: new(true), ReportFormats: &[]cdknag.NagReportFormat{cdknag.NagReportFormat_JSON},
-			}), nil)
-			app.Synth(nil)
-			report(t, out, used)
-		})
+	variants, err := filepath.Glob(filepath.Join("..", "variants", "*.json"))
+	if err != nil || len(variants) < 3 {
+		t.Fatalf("variants %q, %v", variants, err)
 	}
+	for _, file := range append(variants, "") {
+		choices, err := ReadChoices(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		examine(t, "variant "+filepath.Base(file), dir, choices, used)
+	}
+	examine(t, "a bundle", dir, map[string]any{"bundle": t.TempDir()}, used)
 	for _, s := range suppressions {
 		if !used[s.reason] {
 			t.Errorf("%s of %s: nothing is suppressed by %q", s.rule, s.kind, s.reason)
 		}
 	}
+}
+
+// examine has cdk-nag look at the stack of an app with that context.
+func examine(t *testing.T, name, dist string, choices map[string]any, used map[string]bool) {
+	t.Run(name, func(t *testing.T) {
+		context := map[string]any{"dist": dist}
+		maps.Copy(context, choices)
+		out := t.TempDir()
+		app := awscdk.NewApp(&awscdk.AppProps{Outdir: &out, Context: &context})
+		if spoke, ok := SpokeFromContext(app); ok {
+			NewSpokeStack(app, spoke)
+		} else {
+			NewStack(app, FromContext(app))
+		}
+		awscdk.Aspects_Of(app).Add(cdknag.NewAwsSolutionsChecks(&cdknag.NagPackProps{
+			Reports: new(true), ReportFormats: &[]cdknag.NagReportFormat{cdknag.NagReportFormat_JSON},
+		}), nil)
+		app.Synth(nil)
+		report(t, out, used)
+	})
 }
 
 // finding begins the reason of what is suppressed in part.
