@@ -11,6 +11,7 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/ddb"
 	"github.com/sandkeeper/sandkeeper/internal/ebout"
 	"github.com/sandkeeper/sandkeeper/internal/ecstask"
+	"github.com/sandkeeper/sandkeeper/internal/lambdafn"
 	"github.com/sandkeeper/sandkeeper/internal/lambdaprobe"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 	"github.com/sandkeeper/sandkeeper/internal/s3blob"
@@ -25,8 +26,9 @@ func wire(b *boot.Boot) *core.Sweep {
 	boxes := ddb.NewSandboxes(db, b.Get(names.SandboxesTable))
 	blobs := s3blob.NewObjects(s3.NewFromConfig(b.AWS), b.Get(names.LogBucket))
 	tasks := &ecstask.Tasks{ECS: spokes.New(b.AWS, b.Places, string(names.Reap))}
+	functions := awslambda.NewFromConfig(b.AWS)
 	probe := core.RemoteProber{Caller: &lambdaprobe.Caller{
-		Lambda: awslambda.NewFromConfig(b.AWS), Function: b.Get(names.ProbeFunction), Timeout: limits.ProbeTimeout,
+		Lambda: functions, Function: b.Get(names.ProbeFunction), Timeout: limits.ProbeTimeout,
 	}}
 	return &core.Sweep{
 		Runs: runs, Index: runs, Notes: runs,
@@ -36,6 +38,7 @@ func wire(b *boot.Boot) *core.Sweep {
 		Tasks:    tasks, Lister: tasks, Prober: probe, Journals: probe,
 		Uploader:  core.GrantedUploader{Pusher: probe, Grants: blobs},
 		Spool:     blobs,
+		Functions: &lambdafn.Functions{Lambda: functions, Allowed: lambdafn.Allowed(b.Get(names.HostFunctions))},
 		Queue:     sqsout.New(queues, b.Get(names.ReclaimQueue)),
 		Fanout:    sqsout.NewShards(queues, b.Get(names.ShardQueue)),
 		Announcer: ebout.New(eventbridge.NewFromConfig(b.AWS), b.Get(names.EventBus)),

@@ -343,7 +343,8 @@ that very one. This page is made from the Go types; a test holds it to them (` +
 - ` + "`hooks`" + ` and ` + "`tools`" + ` name Lambda functions that the stack lists in the context ` + "`hostFunctions`" + `, spelt the same; another is refused. A hook gets
   ` + "`{hook, tenant, run, thread, sandboxKey, detail}`" + `. ` + "`ready`" + ` is called before the agent begins and must answer within 15 seconds: its failure
   fails the start, and ends a sandbox that was made for it; one that cannot be reached is called again. ` + "`error`" + ` tells of a start that failed and of a run
-  that its host gave up, ` + "`destroyed`" + ` of a task that has ended, ` + "`file`" + ` of changed files that a host has just read: later, twice where a step is repeated,
+  that its host gave up, ` + "`destroyed`" + ` of a task that has ended, ` + "`file`" + ` of changed files: of those that a host has just read, and at every end of the
+  run of all. Each is told at least once, later; ` + "`detail.from`" + ` is the byte of all changes where what is told begins. A hook is told twice where a step is repeated,
   and not where Lambda does not take the call, which is logged.
 - The workspace, the policy, tools, file events and secrets with ` + "`from`" + ` need ` + "`sandkeeper-agent`" + ` in the image; without it the start fails
   as ` + "`agent-missing`" + ` where a workspace is set up, else as ` + "`agent-not-started`" + `.

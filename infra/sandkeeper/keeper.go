@@ -463,6 +463,7 @@ func (k *Keeper) reap(probe awslambda.Function) awslambda.Function {
 			names.ShardQueue:     k.shards.QueueUrl(),
 			names.EventBus:       &k.props.EventBus,
 			names.ProbeFunction:  probe.FunctionName(),
+			names.HostFunctions:  new(strings.Join(k.hostFunctions(), ",")),
 			names.Install:        &k.props.Install,
 			names.Limits:         k.limitsText(),
 			names.Mode:           &k.props.Mode,

@@ -16,7 +16,7 @@ import (
 // parts; ConditionCheckItem is the part that only looks.
 
 func (k *Keeper) reapGrants(probe awslambda.Function) []grant {
-	return append(slices.Concat(k.spooled(), k.assumes()), []grant{{
+	return append(slices.Concat(k.spooled(), k.assumes(), k.invokesHost()), []grant{{
 		// No Scan, and no DeleteItem: an item that carries an epoch is never deleted.
 		actions: []string{
 			"dynamodb:BatchGetItem", "dynamodb:ConditionCheckItem", "dynamodb:GetItem",

@@ -11,7 +11,7 @@ import (
 func (s *Session) ender(r Run) *Sweep {
 	sweep := &Sweep{
 		Runs: s.runs(), Sandboxes: s.Launcher.Sandboxes, Log: s.Log, Spool: s.Spool, Prober: s.Prober, Notes: s.Notes, Queue: s.Launcher.Queue,
-		Controls: s.Controls, Checkpoint: s.Checkpoint, Limits: s.limits(), Logger: s.log(),
+		Controls: s.Controls, Functions: s.Functions, Checkpoint: s.Checkpoint, Limits: s.limits(), Logger: s.log(),
 	}
 	return sweep.holding(r)
 }

@@ -42,11 +42,14 @@ func (s *Sweep) keepFiles(ctx context.Context, r Run) Run {
 	return kept
 }
 
+// storeFiles tells the file hook of all of it before it notes that it is kept, for nobody
+// comes back to what is: what a host has seen before is told once more.
 func (s *Sweep) storeFiles(ctx context.Context, r Run) (Run, error) {
 	data, err := s.readFiles(ctx, r)
 	if err != nil || len(data) == 0 {
 		return r, err
 	}
+	hookTeller{s.Functions, s.Logger}.files(ctx, r, 0, data)
 	sum := sha256.Sum256(data)
 	files := RunFiles{Bytes: int64(len(data)), SHA256: hex.EncodeToString(sum[:])}
 	files.Key = filesKey(r, files.SHA256)
@@ -105,7 +108,7 @@ func (s *Session) lookFiles(ctx context.Context, q TailRequest, report TailRepor
 	}
 	report.Data = lines(page.Data, false)
 	report.Next = q.From + int64(len(report.Data))
-	s.tellFiles(ctx, r, q.From, report.Data)
+	s.hooks().files(ctx, r, q.From, report.Data)
 	return report, nil
 }
 
@@ -128,17 +131,22 @@ func (s *Session) askFiles(ctx context.Context, q PageRequest, r Run) (PageReply
 // asynchronous call takes 256 KB.
 const maxHookEvents = 200 << 10
 
-// tellFiles has the file hook told of the changes that the run's host has just seen, whole
-// lines. A host that asks again from the same place tells them again.
-func (s *Session) tellFiles(ctx context.Context, r Run, from int64, data []byte) {
+// files has the file hook told of changes, whole lines of a side journal from a byte on: of
+// those that the run's host sees, and at the run's end of all. Each is told at least once,
+// and where it begins says which it is.
+func (h hookTeller) files(ctx context.Context, r Run, from int64, data []byte) {
 	if r.Hooks.File == "" || len(data) == 0 {
 		return
 	}
 	detail := FileDetail{From: from}
 	size := 0
 	tell := func() {
+		if err := ctx.Err(); err != nil {
+			h.failed(ctx, HookFile, r.RunKey, err)
+			return
+		}
 		if len(detail.Events) > 0 {
-			s.hooks().tell(ctx, HookFile, r, detail)
+			h.tell(ctx, HookFile, r, detail)
 		}
 		detail, size = FileDetail{From: from}, 0
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -259,6 +260,76 @@ func TestTheFileHookIsToldOfWhatTheHostSees(t *testing.T) {
 			t.Errorf("told %s", told)
 		}
 	})
+}
+
+// TestTheFileHookIsToldAtEveryEnd of all that was changed, though no host ever looked, or
+// whichever call of the end crashes: each change at least once.
+func TestTheFileHookIsToldAtEveryEnd(t *testing.T) {
+	ends := map[string]func(h *hosting, s *core.Session, sweep *core.Sweep) error{
+		"a finish": func(h *hosting, s *core.Session, _ *core.Sweep) error {
+			h.fleet.Exit("r", 0)
+			_, err := s.Finish(h.t.Context(), core.FinishRequest{RunKey: key("r"), Host: hostOf("host")})
+			return err
+		},
+		"a cancel": func(h *hosting, s *core.Session, _ *core.Sweep) error {
+			_, err := s.Cancel(h.t.Context(), core.CancelRequest{RunKey: key("r"), Host: hostOf("host")})
+			return err
+		},
+		"a failure": func(h *hosting, s *core.Session, _ *core.Sweep) error {
+			_, err := s.Fail(h.t.Context(), core.FailRequest{RunKey: key("r"), Host: hostOf("host"), Error: core.RunFault{Code: "host"}})
+			return err
+		},
+		"a sweep": func(h *hosting, _ *core.Session, sweep *core.Sweep) error {
+			h.fleet.Exit("r", 0)
+			_, err := sweep.Run(h.t.Context(), core.SweepRequest{})
+			return err
+		},
+	}
+	for what, end := range ends {
+		for n := range 25 { // 0: no fault
+			synctest.Test(t, func(t *testing.T) {
+				h, hooks := newHosting(t), &fileHook{}
+				with := func(s *core.Session) *core.Session {
+					s.Functions, s.HostFunctions = hooks, []string{"on-file"}
+					return s
+				}
+				act := func(p *mem.Process) error {
+					sweep := h.sweep(p)
+					sweep.Functions = hooks
+					return end(h, with(h.session(p)), sweep)
+				}
+				q := watched("r", "host")
+				q.Definition.Hooks.File = "on-file"
+				for range 20 {
+					if report, err := with(h.self()).Start(t.Context(), q); err != nil || report.State == core.Ready {
+						h.must(err)
+						break
+					}
+					time.Sleep(time.Second)
+				}
+				h.fleet.Touch("r", change+change)
+				if what == "a sweep" {
+					h.detach("r")
+				}
+				if n > 0 {
+					_ = act(h.store.NewProcess(mem.At(n, mem.StopAfter)))
+				}
+				for range 5 {
+					if h.run("r").Status.Terminal() {
+						break
+					}
+					time.Sleep(time.Minute)
+					_ = act(h.store.Process)
+				}
+				if r := h.run("r"); !r.Status.Terminal() || r.Files != nil && !slices.Contains(hooks.told, "0+2") {
+					t.Errorf("%s, call %d: run %s, files %+v, told %v", what, n, r.Status, r.Files, hooks.told)
+				}
+				if n == 0 && !slices.Equal(hooks.told, []string{"0+2"}) {
+					t.Errorf("%s: told %v", what, hooks.told)
+				}
+			})
+		}
+	}
 }
 
 // TestAReadyHookThatNobodyCanCallFailsTheStart, rather than be left out.

@@ -92,6 +92,7 @@ type Sweep struct {
 	Cursors   Cursors
 	Budget    Budget
 	Announcer Announcer       // nil: nobody is told
+	Functions Functions       // nil: no hook is told
 	Uploader  JournalUploader // nil: every journal comes by the terminal
 	Spool     Spool           // nil: nothing of a journal is anywhere but in its sandbox
 	Fanout    ShardQueue      // nil: one sweep does everything

@@ -75,7 +75,7 @@ var Values = map[Key][]string{Mode: {ModeObserve, ModeEnforce}, OnFailure: {Fail
 // Env lists for each function exactly the variables it reads. The stack refuses
 // to synthesize with more or fewer, the function refuses to start with fewer.
 var Env = map[Function][]Key{
-	Reap:       {RunsTable, SandboxesTable, LogBucket, Cluster, ReclaimQueue, ShardQueue, EventBus, ProbeFunction, Install, Limits, Mode, Places},
+	Reap:       {RunsTable, SandboxesTable, LogBucket, Cluster, ReclaimQueue, ShardQueue, EventBus, ProbeFunction, HostFunctions, Install, Limits, Mode, Places},
 	Probe:      {SandboxesTable, Install, Places},
 	Checkpoint: {RunsTable, CheckpointsTable, SandboxesTable, LogBucket, ReclaimQueue, CheckpointFunction, KeepCheckpoints, Install, Mode, Places},
 	Reclaim:    {RunsTable, SandboxesTable, CheckpointsTable, CheckpointFunction, HostFunctions, EventBus, Install, Limits, Mode, OnFailure, Places},

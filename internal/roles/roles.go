@@ -44,7 +44,7 @@ var Table = []Row{{
 		touch("log objects", "read", "write"), touch("spool objects", "read"),
 		touch("ECS", "DescribeTasks", "ListTasks"), touch("invokes", "probe"),
 		touch("sends to", names.ReclaimJobs, names.SweepShards, names.EventDead), touch("consumes", names.SweepShards),
-		touch("tells other systems"), touch("spokes"),
+		touch("tells other systems"), touch("host functions"), touch("spokes"),
 	}, "it cannot list",
 }, {
 	"probe", "`reap`, operator", []Phrase{
