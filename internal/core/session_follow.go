@@ -52,7 +52,7 @@ func (s *Session) next(ctx context.Context, from int64, r Run, wait time.Duratio
 		spooled = SpoolReader{s.Spool, s.limits().Page, s.log()}.Page(ctx, q)
 		page = PageReply{Data: spooled.Data, End: true, Size: spooled.End}
 		s.tails.spooled(r.RunKey, spooled.End)
-		if r.LogEnd+int64(len(page.Data)) > from {
+		if from < r.LogEnd && len(page.Data) > 0 || len(given(page, r.LogEnd, from)) > 0 {
 			return page, fromSpool, nil
 		}
 	}

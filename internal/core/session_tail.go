@@ -194,8 +194,7 @@ func (s *Session) journaled(ctx context.Context, report TailReport, r Run, wait 
 	if err != nil {
 		return TailReport{}, err
 	}
-	// The newline before what may be the sentinel's is held back: the line has ended.
-	whole := page.Exit != nil || page.End && page.Size > r.LogEnd+int64(len(page.Data))
+	whole := wholeLines(page, r.LogEnd)
 	// Before the log's end there is the beginning of a line, whose rest is here.
 	if page.Exit != nil || len(page.Data) > 0 && (report.From < r.LogEnd || s.tails.due(r, report.From, len(page.Data))) {
 		return s.deliver(ctx, report, r, page, whole)
@@ -209,9 +208,24 @@ func (s *Session) journaled(ctx context.Context, report TailReport, r Run, wait 
 	case behind > 0:
 		return report, nil
 	}
-	report.Data = lines(page.Data[report.From-r.LogEnd:], whole)
+	report.Data = given(page, r.LogEnd, report.From)
 	report.Next = report.From + int64(len(report.Data))
 	return report, nil
+}
+
+// wholeLines tells whether a page that begins at the log's end ends with a whole line: with
+// the agent's end, or before a newline that is held back since it may be the sentinel's.
+func wholeLines(page PageReply, logEnd int64) bool {
+	return page.Exit != nil || page.End && page.Size > logEnd+int64(len(page.Data))
+}
+
+// given is what of a page that begins at the log's end is given out to who has read up to
+// from: whole lines.
+func given(page PageReply, logEnd, from int64) []byte {
+	if from < logEnd || from > logEnd+int64(len(page.Data)) {
+		return nil
+	}
+	return lines(page.Data[from-logEnd:], wholeLines(page, logEnd))
 }
 
 // unheardOf tells whether the sandbox gave no answer, and why.

@@ -249,6 +249,40 @@ func TestATailTakesTheSpoolsBytes(t *testing.T) {
 	})
 }
 
+// TestALineWithoutItsEndIsNoNews: what an agent wrote last may end in no newline. The spool
+// has it, and it is given out once the sandbox has told that the agent ended behind it.
+func TestALineWithoutItsEndIsNoNews(t *testing.T) {
+	for _, read := range []int64{0, int64(len("first\n"))} {
+		t.Run(fmt.Sprintf("read up to %d", read), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				h := newHosting(t)
+				h.ready(startOf("r", "one"))
+				p := h.store.NewProcess(mem.Faults{})
+				s := h.session(p)
+				s.Spool = p
+				h.fleet.Write("r", "first\ndone")
+				h.store.Spool(key("r"), 0, []byte("first\ndone"))
+				h.fleet.Exit("r", 0)
+				time.Sleep(time.Second)
+				r := h.run("r")
+				_, err := h.store.Update(t.Context(), key("r"), core.Hint{TaskARN: r.TaskARN, ExitedAt: now(), Row: r.Row, DueAt: r.DueAt, Lapse: r.DueAt})
+				h.must(err)
+				seen := []byte("first\ndone")[:read]
+				for range 4 {
+					report, err := s.Tail(t.Context(), core.TailRequest{RunKey: key("r"), Host: hostOf("one"), From: int64(len(seen)), WaitSeconds: 25})
+					h.must(err)
+					if seen = append(seen, report.Data...); report.End {
+						break
+					}
+				}
+				if string(seen) != "first\ndone" || h.run("r").Sealed == nil {
+					t.Errorf("seen %q, sealed %+v", seen, h.run("r").Sealed)
+				}
+			})
+		})
+	}
+}
+
 // TestAHostThatComesBackRousesTheSpool: nobody watched, so that the sandbox spooled nothing
 // of late. It is asked once, and told so that somebody follows; then its pieces are waited
 // for.
