@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"slices"
+	"syscall"
 )
 
 // goOn begins a run that goes on for a paused one, or finds that another call of its host has
@@ -46,7 +47,7 @@ func (s *Session) resumeParent(ctx context.Context, st *starting, child Run) err
 	if err != nil {
 		return err
 	}
-	if over.run.Sealed == nil {
+	if s := over.run.Sealed; s == nil || ofSignal(s.ExitCode) {
 		finish.Status, finish.Error = Completed, nil // a human's answer continues it
 	}
 	// An agent that nobody could end may work on in there.
@@ -78,6 +79,11 @@ func (s *Session) resumeParent(ctx context.Context, st *starting, child Run) err
 	}
 	st.run, err = s.runs().Run(ctx, st.q.RunKey)
 	return err
+}
+
+// ofSignal reports whether an exit status is that of an agent which a terminate ended.
+func ofSignal(exit int) bool {
+	return exit == 128+int(syscall.SIGTERM) || exit == 128+int(syscall.SIGKILL)
 }
 
 // claimPaused takes a paused run for its continuation; asked again it has it.

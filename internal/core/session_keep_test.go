@@ -492,6 +492,39 @@ func TestAPausedRunIsContinued(t *testing.T) {
 	})
 }
 
+// TestAPausedRunEndsAsItsAgentDid, if it had ended by itself; what the continuation ended is
+// completed, whatever status the signal left.
+func TestAPausedRunEndsAsItsAgentDid(t *testing.T) {
+	for name, c := range map[string]struct {
+		wrote string
+		exits *int
+		want  core.Status
+	}{
+		"at work, and killed":           {"works\n", nil, core.Completed},
+		"at work, and traps the signal": {"traps\n", nil, core.Completed},
+		"at work, and heeds the signal": {"heeds\n", nil, core.Completed},
+		"ended by itself":               {"done\n", new(0), core.Completed},
+		"failed by itself":              {"fails\n", new(1), core.Failed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				h := keepingHosting(t)
+				h.ready(startOf("ask", "one"))
+				h.fleet.Write("ask", c.wrote)
+				if c.exits != nil {
+					h.fleet.Exit("ask", *c.exits)
+				}
+				_, err := host{h, "ask", "one"}.interrupt()
+				h.must(err)
+				q := startOf("yes", "two")
+				q.Parent = "ask"
+				h.ready(q)
+				h.ended("ask", c.want, c.wrote)
+			})
+		})
+	}
+}
+
 // TestAdoptTakesOverATask that a host started itself, once, and only one that lives.
 func TestAdoptTakesOverATask(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -646,8 +646,9 @@ func page(journal []byte, q core.PageRequest, size int) core.PageReply {
 	return out
 }
 
-// Terminate ends a run's agent. One whose stdout says that it traps the signal
-// ends with status 0, any other is killed without a sentinel.
+// Terminate ends a run's agent. One whose stdout says that it traps the signal ends with
+// status 0, one that says that it heeds it with that of the signal; any other is killed
+// without a sentinel.
 func (v View) Terminate(ctx context.Context, q core.TerminateRequest) (core.TerminateReply, error) {
 	var out core.TerminateReply
 	err := v.call(ctx, "terminate", func() error {
@@ -662,6 +663,9 @@ func (v View) Terminate(ctx context.Context, q core.TerminateRequest) (core.Term
 		}
 		if a.alive && strings.Contains(string(a.stdout), "traps") {
 			a.exit = new(0)
+		}
+		if a.alive && strings.Contains(string(a.stdout), "heeds") {
+			a.exit = new(128 + 15)
 		}
 		a.alive = false
 		return nil
