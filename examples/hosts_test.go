@@ -26,7 +26,17 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
-var shared installtest.Shared
+var shared = installtest.Shared{Options: installtest.Options{Agent: installAgent}}
+
+// installAgent puts the binary that make build-local leaves where every task looks for it.
+func installAgent(dir string) (string, error) {
+	built, err := os.ReadFile(filepath.Join("..", "dist", "local", "agent", "sandkeeper-agent"))
+	if err != nil {
+		return "", fmt.Errorf("install agent: %w", err)
+	}
+	path := filepath.Join(dir, "sandkeeper-agent")
+	return path, os.WriteFile(path, built, 0o755)
+}
 
 func TestMain(m *testing.M) {
 	localfargate.MaybeInit()
@@ -85,16 +95,29 @@ type stage struct {
 	*testing.T
 	*installtest.Installation
 	command    []string
-	definition string
+	definition string // keeps no checkpoints
+	keeping    string // does
 	api        client.API
 }
 
 // onEach runs a test for each example, all at once: most of it is waiting.
 func onEach(t *testing.T, test func(s *stage)) {
 	in := shared.Get(t)
+	none, keeping := definitionIn(t, in, client.CheckpointNone), definitionIn(t, in, client.CheckpointFinished)
+	for name, make := range hosts {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(&stage{t, in, make(t), none, keeping, client.NewFunction(in.Engine.Config(), in.Out[names.OutSession])})
+		})
+	}
+}
+
+// definitionIn writes a definition to a file.
+func definitionIn(t *testing.T, in *installtest.Installation, policy client.CheckpointPolicy) string {
+	t.Helper()
 	spec := in.Spec()
 	definition, err := json.Marshal(client.Definition{
-		Name: "example", Version: 1, Checkpoint: client.CheckpointNone,
+		Name: "example", Version: 1, Checkpoint: policy,
 		Task: client.TaskTemplate{TaskDefinition: spec.TaskDefinition, Container: spec.Container, Subnets: spec.Subnets, AssignPublicIP: true},
 	})
 	if err != nil {
@@ -104,20 +127,16 @@ func onEach(t *testing.T, test func(s *stage)) {
 	if err := os.WriteFile(path, definition, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for name, make := range hosts {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(&stage{t, in, make(t), path, client.NewFunction(in.Engine.Config(), in.Out[names.OutSession])})
-		})
-	}
+	return path
 }
 
 // told is the last line that a host says of how it went.
 type told struct {
-	Run, Host, Status, Refused string
-	Position                   int64
-	ExitCode                   *int
-	Left, Cancelled            bool
+	Run, Host, Status, Refused   string
+	Checkpoint, CheckpointFailed string
+	Position                     int64
+	ExitCode                     *int
+	Left, Cancelled              bool
 }
 
 // hosted is a host at work.
@@ -226,6 +245,30 @@ func TestAHostLeavesAndComesBack(t *testing.T) {
 		end := back.ends(0)
 		if got := back.wrote(); got != "line 2\nline 3" || end.Status != "completed" || end.Position != int64(len("line 1\n")*3) {
 			s.Errorf("output %q, ended as %+v", got, end)
+		}
+	})
+}
+
+// TestAThreadGoesOn from turn to turn, over a pause for a human, in one workspace.
+func TestAThreadGoesOn(t *testing.T) {
+	onEach(t, func(s *stage) {
+		thread, asks, host := "thread-"+rand.Text(), "run-"+rand.Text(), "host-"+rand.Text()
+		turn := []string{"--definition", s.keeping, "--thread", thread, "--shell"}
+		first := s.host(append(turn, "echo kept > note; echo one")...).ends(0)
+		if first.Status != "completed" || first.Checkpoint == "" {
+			view, _ := json.Marshal(s.run(first.Run))
+			s.Fatalf("the first turn ended as %+v: %s", first, view)
+		}
+		s.host(append(turn, "cat note; echo asking; exec sleep 600", "--run", asks, "--host", host, "--detach")...).ends(0)
+		if paused := s.host("--pause", "--run", asks, "--host", host).ends(0); paused.Status != "interrupted" {
+			s.Fatalf("paused as %+v", paused)
+		}
+		h := s.host(append(turn, "cat note; echo answered", "--parent", asks)...)
+		if end := h.ends(0); h.wrote() != "kept\nanswered" || end.Status != "completed" || end.Checkpoint == "" {
+			s.Errorf("output %q, ended as %+v", h.wrote(), end)
+		}
+		if v := s.run(asks); v.Status != client.Completed {
+			s.Errorf("the paused run ended as %+v", v)
 		}
 	})
 }

@@ -5,7 +5,11 @@
 //	host-go --definition sandbox.json --shell 'sleep 600' --thread t1 --detach
 //	host-go --attach --run RUN --from 0
 //	host-go --cancel --run RUN
+//	host-go --pause --run RUN --host HOST
+//	host-go --parent RUN --definition sandbox.json --shell 'echo answered' --thread t1
 //
+// A thread's next turn finds the workspace of the last, where the definition keeps
+// checkpoints: in the sandbox that is still warm, or in a new one that it is restored into.
 // Output goes to stdout; the last line on stderr is JSON and says how it went. Ctrl-C
 // leaves: the agent works on. docs/hosts.md explains the order of the calls.
 package main
@@ -27,9 +31,9 @@ import (
 
 // options are what the command line says.
 type options struct {
-	function, tenant, thread, run, host, definition, shell, input string
-	from                                                          int64
-	attach, takeover, detach, cancel                              bool
+	function, tenant, thread, run, host, parent, definition, shell, input string
+	from                                                                  int64
+	attach, takeover, detach, cancel, pause                               bool
 }
 
 func parse() (options, error) {
@@ -43,6 +47,7 @@ func parse() (options, error) {
 		{&o.thread, "thread", "thread-" + string(client.NewRun()), "the conversation"},
 		{&o.run, "run", string(client.NewRun()), "the turn"},
 		{&o.host, "host", client.NewHost(), "this host's name: whoever knows it has the run"},
+		{&o.parent, "parent", "", "the paused run that this one goes on for"},
 		{&o.definition, "definition", "", "a file, or the name of one that the installation keeps"},
 		{&o.shell, "shell", "", "what the agent is"},
 		{&o.input, "input", "", "the agent's stdin"},
@@ -54,12 +59,13 @@ func parse() (options, error) {
 	flag.BoolVar(&o.takeover, "takeover", false, "although another host has it")
 	flag.BoolVar(&o.detach, "detach", false, "leave as soon as the agent works")
 	flag.BoolVar(&o.cancel, "cancel", false, "end --run")
+	flag.BoolVar(&o.pause, "pause", false, "pause --run for a human; a run with it as --parent goes on")
 	flag.Parse()
 	switch {
 	case o.function == "":
 		return o, errors.New("want --function or SANDKEEPER_SESSION_FUNCTION")
-	case !o.attach && !o.cancel && (o.definition == "" || o.shell == ""):
-		return o, errors.New("want --definition and --shell, or --attach, or --cancel")
+	case !o.attach && !o.cancel && !o.pause && (o.definition == "" || o.shell == ""):
+		return o, errors.New("want --definition and --shell, or --attach, or --cancel, or --pause")
 	}
 	return o, nil
 }
@@ -70,7 +76,7 @@ func (o options) key() client.RunKey {
 
 // start is the request that begins the run.
 func (o options) start() (client.StartRequest, error) {
-	q := client.StartRequest{RunKey: o.key(), Thread: client.ThreadID(o.thread), Host: o.host, Agent: client.AgentPlan{Shell: o.shell}}
+	q := client.StartRequest{RunKey: o.key(), Thread: client.ThreadID(o.thread), Host: o.host, Agent: client.AgentPlan{Shell: o.shell}, Parent: client.RunID(o.parent)}
 	if o.input != "" {
 		q.Agent.Input = &o.input
 	}
@@ -116,6 +122,7 @@ type report struct {
 	Status     client.Status `json:"status,omitempty"`
 	ExitCode   *int          `json:"exitCode,omitempty"`
 	Checkpoint string        `json:"checkpoint,omitempty"`
+	Unstored   string        `json:"checkpointFailed,omitempty"` // why; it is tried again before the sandbox ends
 	Left       bool          `json:"left,omitempty"`
 	Cancelled  bool          `json:"cancelled,omitempty"`
 	Refused    client.Code   `json:"refused,omitempty"`
@@ -125,7 +132,7 @@ type report struct {
 func (o options) told(r client.Result, err error) {
 	out := report{
 		Run: client.RunID(o.run), Host: o.host, Position: r.Position, Status: r.Run.Status, ExitCode: r.Run.ExitCode,
-		Checkpoint: string(r.Run.CheckpointID), Left: r.Left, Cancelled: errors.Is(err, client.ErrCancelled), Refused: client.CodeOf(err),
+		Checkpoint: string(r.Run.CheckpointID), Unstored: r.Finish.CheckpointFailed, Left: r.Left, Cancelled: errors.Is(err, client.ErrCancelled), Refused: client.CodeOf(err),
 	}
 	if err != nil && !r.Left { // to leave is what was asked for
 		out.Message = err.Error()
@@ -141,6 +148,10 @@ func (o options) drive(ctx context.Context, api client.API) (client.Result, erro
 	if o.cancel {
 		run, err := client.Cancel(ctx, api, client.CancelRequest{RunKey: o.key(), Host: o.host})
 		return client.Result{Run: run}, err
+	}
+	if o.pause {
+		report, err := api.Interrupt(ctx, client.HostRequest{RunKey: o.key(), Host: o.host})
+		return client.Result{Run: report.Run}, err
 	}
 	t, err := o.turn()
 	if err != nil {
@@ -185,7 +196,7 @@ func main() {
 // status is the exit status: 0 for a turn that was completed, or left as asked.
 func status(o options, r client.Result, err error) int {
 	switch {
-	case err == nil && (o.cancel || r.Run.Status == client.Completed), o.detach && r.Left:
+	case err == nil && (o.cancel || o.pause || r.Run.Status == client.Completed), o.detach && r.Left:
 		return 0
 	case errors.Is(err, context.Canceled) && r.Left:
 		return 130

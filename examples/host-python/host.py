@@ -4,7 +4,11 @@
     host.py --definition sandbox.json --shell 'sleep 600' --thread t1 --detach
     host.py --attach --run RUN --from 0
     host.py --cancel --run RUN
+    host.py --pause --run RUN --host HOST
+    host.py --parent RUN --definition sandbox.json --shell 'echo answered' --thread t1
 
+A thread's next turn finds the workspace of the last, where the definition keeps
+checkpoints: in the sandbox that is still warm, or in a new one that it is restored into.
 Output goes to stdout; the last line on stderr is JSON and says how it went. Ctrl-C leaves:
 the agent works on. docs/hosts.md explains the order of the calls.
 """
@@ -108,6 +112,9 @@ class Session:
     def finish(self, q: FinishRequest) -> FinishReport:
         return cast(FinishReport, self.call("finish", q))
 
+    def interrupt(self, q: HostRequest) -> RenewReport:
+        return cast(RenewReport, self.call("interrupt", q))
+
     def cancel(self, q: HostRequest) -> EndReport:
         return cast(EndReport, self.call("cancel", q))
 
@@ -167,11 +174,11 @@ class Attachment:
             if not piece["data"]:
                 time.sleep(1)
 
-    def finish(self) -> RunView:
+    def finish(self) -> FinishReport:
         while True:
             report = self.session.finish(FinishRequest(tenant=self.me["tenant"], run=self.me["run"], host=self.me["host"]))
             if report["state"] == "finished":
-                return report["run"]
+                return report
             time.sleep(1)
 
 
@@ -213,6 +220,7 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--thread", default="thread-" + secrets.token_hex(8))
     p.add_argument("--run", default="run-" + secrets.token_hex(8))
     p.add_argument("--host", default="host-" + secrets.token_hex(16), help="this host's name: whoever knows it has the run")
+    p.add_argument("--parent", help="the paused run that this one goes on for")
     p.add_argument("--definition", help="a file, or the name of one that the installation keeps")
     p.add_argument("--shell", help="what the agent is")
     p.add_argument("--input", help="the agent's stdin")
@@ -221,11 +229,12 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--takeover", action="store_true", help="although another host has it")
     p.add_argument("--detach", action="store_true", help="leave as soon as the agent works")
     p.add_argument("--cancel", action="store_true", help="end --run")
+    p.add_argument("--pause", action="store_true", help="pause --run for a human; a run with it as --parent goes on")
     a = p.parse_args()
     if not a.function:
         p.error("want --function or SANDKEEPER_SESSION_FUNCTION")
-    if not (a.attach or a.cancel) and not (a.definition and a.shell):
-        p.error("want --definition and --shell, or --attach, or --cancel")
+    if not (a.attach or a.cancel or a.pause) and not (a.definition and a.shell):
+        p.error("want --definition and --shell, or --attach, or --cancel, or --pause")
     return a
 
 
@@ -234,6 +243,8 @@ def plan(a: argparse.Namespace, me: HostRequest) -> StartRequest:
     if a.input is not None:
         agent["input"] = a.input
     q = StartRequest(tenant=me["tenant"], run=me["run"], host=me["host"], thread=a.thread, agent=agent)
+    if a.parent is not None:
+        q["parent"] = a.parent
     if os.path.exists(a.definition):
         with open(a.definition, encoding="utf-8") as f:
             try:
@@ -251,6 +262,9 @@ def drive(a: argparse.Namespace, session: Session, me: HostRequest) -> int:
     position: int = a.position
     if a.cancel:
         told(**names, **of(cancel(session, me)))
+        return 0
+    if a.pause:
+        told(**names, **of(session.interrupt(me)["run"]))
         return 0
     try:
         if a.attach:
@@ -280,8 +294,8 @@ def drive(a: argparse.Namespace, session: Session, me: HostRequest) -> int:
         told(**names, left=True, why=why, position=position)
         return {"detach": 0, "interrupt": 130}.get(why, 3)
     run.close()
-    told(**names, position=position, **of(ended))
-    return 0 if ended["status"] == "completed" else 1
+    told(**names, position=position, **of(ended["run"]), checkpointFailed=ended.get("checkpointFailed"))
+    return 0 if ended["run"]["status"] == "completed" else 1
 
 
 def main() -> int:

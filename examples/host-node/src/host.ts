@@ -5,7 +5,11 @@
 //   node dist/host.js --definition sandbox.json --shell 'sleep 600' --thread t1 --detach
 //   node dist/host.js --attach --run RUN --from 0
 //   node dist/host.js --cancel --run RUN
+//   node dist/host.js --pause --run RUN --host HOST
+//   node dist/host.js --parent RUN --definition sandbox.json --shell 'echo answered' --thread t1
 //
+// A thread's next turn finds the workspace of the last, where the definition keeps
+// checkpoints: in the sandbox that is still warm, or in a new one that it is restored into.
 // Output goes to stdout; the last line on stderr is JSON and says how it went. Ctrl-C
 // leaves: the agent works on. docs/hosts.md explains the order of the calls.
 
@@ -129,10 +133,10 @@ class Attachment {
     }
   }
 
-  async finish(): Promise<RunView> {
+  async finish(): Promise<Answers["finish"]> {
     for (;;) {
       const report = await this.until(this.session.call("finish", this.me, this.lost.signal));
-      if (report.state === "finished") return report.run;
+      if (report.state === "finished") return report;
       await this.wait(1000);
     }
   }
@@ -193,6 +197,7 @@ function options() {
       thread: { ...text, default: "thread-" + randomBytes(8).toString("hex") },
       run: { ...text, default: "run-" + randomBytes(8).toString("hex") },
       host: { ...text, default: "host-" + randomBytes(16).toString("hex") }, // whoever knows it has the run
+      parent: text, // the paused run that this one goes on for
       definition: text, // a file, or the name of one that the installation keeps
       shell: text, // what the agent is
       input: text, // its stdin
@@ -201,12 +206,13 @@ function options() {
       takeover: flag, // although another host has it
       detach: flag, // leave as soon as the agent works
       cancel: flag, // end --run
+      pause: flag, // pause --run for a human; a run with it as --parent goes on
     },
   });
   if (!values.function) throw new TypeError("want --function or SANDKEEPER_SESSION_FUNCTION");
   if (!/^\d+$/.test(values.from)) throw new TypeError(`--from: want a byte position, got ${values.from}`);
-  if (!values.attach && !values.cancel && !(values.definition && values.shell)) {
-    throw new TypeError("want --definition and --shell, or --attach, or --cancel");
+  if (!values.attach && !values.cancel && !values.pause && !(values.definition && values.shell)) {
+    throw new TypeError("want --definition and --shell, or --attach, or --cancel, or --pause");
   }
   return values;
 }
@@ -225,7 +231,7 @@ function read(file: string): NonNullable<StartRequest["definition"]> {
 function plan(o: Options, me: HostRequest): StartRequest {
   const named = o.definition ?? "";
   const definition = existsSync(named) ? { definition: read(named) } : { definitionName: named };
-  return { ...me, thread: o.thread, agent: { shell: o.shell, input: o.input }, ...definition };
+  return { ...me, thread: o.thread, parent: o.parent, agent: { shell: o.shell, input: o.input }, ...definition };
 }
 
 /** Does what was asked for, and returns the exit status. */
@@ -234,6 +240,10 @@ async function drive(o: Options, session: Session, me: HostRequest): Promise<num
   let position = Number(o.from);
   if (o.cancel) {
     told({ ...names, ...of(await cancel(session, me)) });
+    return 0;
+  }
+  if (o.pause) {
+    told({ ...names, ...of((await session.call("interrupt", me)).run) });
     return 0;
   }
   const interrupt = new AbortController();
@@ -252,8 +262,8 @@ async function drive(o: Options, session: Session, me: HostRequest): Promise<num
       position = next;
     }
     const ended = await attachment.finish();
-    told({ ...names, position, ...of(ended) });
-    return ended.status === "completed" ? 0 : 1;
+    told({ ...names, position, ...of(ended.run), checkpointFailed: ended.checkpointFailed });
+    return ended.run.status === "completed" ? 0 : 1;
   } catch (e) {
     const why = e instanceof Gone ? e.why : interrupt.signal.aborted ? "interrupt" : "";
     if (why === "") throw e;

@@ -463,7 +463,7 @@ export interface Definition {
    */
   secrets?: (string | SecretPlan)[];
   /**
-   * Snapshots says when a provider that can takes a native snapshot of a sandbox.
+   * Snapshots says when a provider that can takes a native snapshot of a sandbox. Fargate cannot: there it takes none, and the thread's head alone brings a workspace back.
    */
   snapshots?: "" | "none" | "after-setup" | "after-run";
   /**
