@@ -77,3 +77,29 @@ func TestWhatWritesAsksForAReason(t *testing.T) {
 		}
 	}
 }
+
+// TestTheRunbookShowsWhatExplainPrints: the page's example is the tool's own output, but for
+// times, ids and numbers.
+func TestTheRunbookShowsWhatExplainPrints(t *testing.T) {
+	w := installed(t)
+	r := w.begin(t, agent{tenant: "acme", run: "run-7f3a", shell: lives})
+	w.wrote(t, r, "begun")
+	sandkeeper(t, "hold", "acme/run-7f3a", "--for", "4h", "--why", "the customer asks").wants(t, exitDone)
+	printed := sandkeeper(t, "explain", "acme/run-7f3a").wants(t, exitDone).out
+	page, err := os.ReadFile("../../docs/runbook.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, shown, _ := strings.Cut(string(page), "$ sandkeeper explain acme/run-7f3a\n")
+	shown, _, _ = strings.Cut(shown, "\n```")
+	if like(shown) != like(printed) {
+		t.Errorf("docs/runbook.md shows\n%s\nand the tool prints\n%s", shown, printed)
+	}
+}
+
+// like is text without what differs each time.
+func like(text string) string {
+	text = regexp.MustCompile(`[0-9A-Za-z]{20,}`).ReplaceAllString(text, "ID")
+	text = regexp.MustCompile(`[0-9]+(\.[0-9]+)?`).ReplaceAllString(text, "N")
+	return strings.Join(strings.Fields(text), " ")
+}
