@@ -54,7 +54,7 @@ func (r Run) idle() bool {
 	if r.Ending == nil {
 		return false
 	}
-	return r.Ending.Reason == EndNeverStarted || r.Start.AskedAt == 0 && (r.Start.Hosted || r.Ending.Reason == EndFailed)
+	return r.Ending.Reason == EndNeverStarted || r.Start.Hosted && r.Start.AskedAt == 0
 }
 
 // CheckpointState says how the checkpoint stands that a run's end owes.

@@ -74,6 +74,7 @@ func TestAnAdoptedAgentEndsBeforeItsRun(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			h := newHosting(t)
+			h.checkpoint = core.CheckpointAlways
 			h.fleet.BeginStray(h.fleet.RunStray("mine/own"), "r", adoptedJournal)
 			h.fleet.Write("r", "work\n")
 			_, err := adopts(t.Context(), h.session(h.failing("note start")))
@@ -81,8 +82,8 @@ func TestAnAdoptedAgentEndsBeforeItsRun(t *testing.T) {
 				t.Fatalf("%s: adopted: %v, task %q", what, err, h.run("r").TaskARN)
 			}
 			h.must(end(host{h, "r", "one"}))
-			if r := h.run("r"); !r.Status.Terminal() || h.fleet.Alive("r") || h.transcript("r") != "work\n" {
-				t.Errorf("%s: run %s, agent lives %t, transcript %q", what, r.Status, h.fleet.Alive("r"), h.transcript("r"))
+			if r := h.run("r"); !r.Status.Terminal() || h.fleet.Alive("r") || h.transcript("r") != "work\n" || !r.Checkpoint.Owes() {
+				t.Errorf("%s: run %s, agent lives %t, transcript %q, checkpoint %+v", what, r.Status, h.fleet.Alive("r"), h.transcript("r"), r.Checkpoint)
 			}
 			h.check()
 		})
