@@ -156,7 +156,7 @@ var mutations = []mutation{
 		}`),
 
 	one("what was frozen since the claim is ended all the same", drive, `	if !control.EndsUnsealed() {
-		return &blockedError{stopped(control)}
+		return &blockedError{control.Standing()}
 	}
 	return nil`, `	_ = control
 	return nil`),
