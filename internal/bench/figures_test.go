@@ -102,6 +102,7 @@ var parts = []part{
 	{"agent", false, agentSizes},
 	{"tool calls", false, toolCalls},
 	{"explain", false, explaining},
+	{"stack", false, stackTimes},
 }
 
 // TestFigures fails only for a figure that could not be measured: one that misses its
