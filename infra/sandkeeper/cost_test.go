@@ -102,7 +102,7 @@ var free = []string{
 }
 
 // TestAnIdleInstallationCostsLittle: at list prices $6 a month at most, $3 with what every
-// account has free, and docs/deploy.md shows the arithmetic as it is.
+// account has free, and the documents show the arithmetic as it is.
 func TestAnIdleInstallationCostsLittle(t *testing.T) {
 	for id, r := range production.Resources {
 		if !strings.Contains(strings.Join(free, " ")+" ", r.Type+" ") {
@@ -119,11 +119,13 @@ func TestAnIdleInstallationCostsLittle(t *testing.T) {
 	if list > 6 || withFree > 3 {
 		t.Errorf("$%.2f a month, $%.2f with the free tier: want at most $6 and $3", list, withFree)
 	}
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "deploy.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := strings.Join(table, "\n"); !strings.Contains(string(page), want) {
-		t.Errorf("docs/deploy.md shows another arithmetic than\n%s", want)
+	for _, page := range []string{"README.md", filepath.Join("docs", "deploy.md")} {
+		text, err := os.ReadFile(filepath.Join("..", "..", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := strings.Join(table, "\n"); !strings.Contains(string(text), want) {
+			t.Errorf("%s shows another arithmetic than\n%s", page, want)
+		}
 	}
 }
