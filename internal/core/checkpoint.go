@@ -248,7 +248,8 @@ const MaxTrim = 40
 type Trim struct {
 	Writer      Writer
 	Now         Millis
-	Checkpoints []Checkpoint // at most [MaxTrim]
+	Checkpoints []Checkpoint // with Artifacts at most [MaxTrim]
+	Artifacts   []Artifact   // of a thread that is deleted
 }
 
 // Name is "trim".

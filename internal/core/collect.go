@@ -58,15 +58,19 @@ func (k *Keeper) planCollection(ctx context.Context, q CollectRequest) (CollectR
 
 // collection is one under way.
 type collection struct {
-	k       *Keeper
-	writer  Writer
-	most    int
-	thread  Thread
-	needed  map[string]bool   // keys
-	owners  map[ThreadID]bool // other threads of which something is needed
-	garbage []ObjectInfo
-	renewed Millis
-	report  CollectReport
+	k      *Keeper
+	writer Writer
+	most   int
+	young  bool // removes what is young too: the thread is being deleted
+	// forgotten plans as if the thread had no records but pins on it.
+	forgotten bool
+	newest    Millis // when an object was stored last
+	thread    Thread
+	needed    map[string]bool   // keys
+	owners    map[ThreadID]bool // other threads of which something is needed
+	garbage   []ObjectInfo
+	renewed   Millis
+	report    CollectReport
 }
 
 func (c *collection) apply(ctx context.Context) error {
@@ -147,11 +151,12 @@ func (c *collection) plan(ctx context.Context) error {
 		seen[o.Key] = true
 		c.report.Objects++
 		c.report.Bytes += o.Size
+		c.newest = max(c.newest, o.ModifiedAt)
 		switch {
 		case c.needed[o.Key]:
 			c.report.Needed++
 		case !c.spent(o.Key):
-		case now.Sub(o.ModifiedAt) < CollectAge:
+		case now.Sub(o.ModifiedAt) < CollectAge && !c.young:
 			c.report.Young++
 		case c.most > 0 && len(c.garbage) == c.most:
 			c.report.More = true
@@ -199,14 +204,8 @@ func (c *collection) spent(key string) bool {
 // first reading or the second sees either.
 func (c *collection) roots(ctx context.Context) error {
 	c.needed, c.owners = map[string]bool{}, map[ThreadID]bool{}
-	checkpoints, err := c.k.Threads.Checkpoints(ctx, c.writer.ThreadKey)
-	if err != nil {
+	if err := c.ofCheckpoints(ctx); err != nil {
 		return err
-	}
-	for _, p := range checkpoints {
-		if err := c.need(ctx, p); err != nil {
-			return err
-		}
 	}
 	for range 2 {
 		pins, err := c.k.Threads.Pins(ctx, c.writer.ThreadKey)
@@ -219,6 +218,31 @@ func (c *collection) roots(ctx context.Context) error {
 			}
 		}
 	}
+	if c.forgotten {
+		return nil
+	}
+	return c.ofThread(ctx)
+}
+
+// ofCheckpoints marks what the thread's checkpoints name.
+func (c *collection) ofCheckpoints(ctx context.Context) error {
+	if c.forgotten {
+		return nil
+	}
+	checkpoints, err := c.k.Threads.Checkpoints(ctx, c.writer.ThreadKey)
+	if err != nil {
+		return err
+	}
+	for _, p := range checkpoints {
+		if err := c.need(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ofThread marks what the thread itself names.
+func (c *collection) ofThread(ctx context.Context) error {
 	artifacts, err := c.k.Threads.Artifacts(ctx, c.writer.ThreadKey)
 	if err != nil {
 		return err
@@ -229,7 +253,7 @@ func (c *collection) roots(ctx context.Context) error {
 	if c.thread, err = c.k.Threads.Thread(ctx, c.writer.ThreadKey); err != nil {
 		return err
 	}
-	if c.thread.Conversation.Version > 0 {
+	if c.thread.Conversation.Object.Key != "" {
 		c.needKey(c.thread.Conversation.Object.Key)
 	}
 	if f := c.thread.Fork; f != nil && len(f.Owners) > 0 {

@@ -52,6 +52,8 @@ func (k *Keeper) Conversation(ctx context.Context, key ThreadKey) (Conversation,
 		return Conversation{}, nil, err
 	case th.Conversation.Version == 0:
 		return Conversation{}, nil, ErrNotFound
+	case th.Conversation.Object.Key == "": // of a thread that was deleted
+		return th.Conversation, nil, nil
 	}
 	data, err := k.readObject(ctx, th.Conversation.Object)
 	return th.Conversation, data, err

@@ -208,6 +208,17 @@ var destructive = map[string]path{
 		},
 		blockedBy: []string{"freeze", "hold"},
 	},
+	"a thread is deleted": {
+		site: "Keeper.drop: Trim", setUp: func(w *world) {
+			keptWarm(w)
+			w.kept().box("thread-r")
+			w.kept().must(w.kept().save(w.t.Context(), w.store.Process, "thread-r", "c1", tree{"a": "1"}))
+		},
+		attempt: func(w *world) {
+			_, _ = w.kept().keeper(w.store.Process).DeleteThread(w.t.Context(), core.DeleteThreadRequest{ThreadKey: thread("thread-r"), Apply: true})
+		},
+		destroyed: func(w *world) bool { return !w.kept().has("c1") }, blockedBy: []string{"observe", "freeze", "hold"},
+	},
 }
 
 // kept is what the world's keeper of checkpoints keeps.

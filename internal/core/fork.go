@@ -203,7 +203,7 @@ func (k *Keeper) branch(ctx context.Context, source Checkpoint, w Writer, id Che
 // copyConversation makes a conversation the first version of a branch's own: it outlives
 // the branch's root, which alone is pinned for.
 func (k *Keeper) copyConversation(ctx context.Context, from Conversation, to Writer) (Conversation, error) {
-	if from.Version == 0 {
+	if from.Object.Key == "" {
 		return Conversation{}, nil
 	}
 	data, err := k.readObject(ctx, from.Object)
@@ -249,7 +249,7 @@ func pinsOf(c Checkpoint, source ThreadID, facts ManifestFacts) ([]Pin, error) {
 // objects are the keys that a checkpoint names beside those in its manifest.
 func (c Checkpoint) objects() []string {
 	var keys []string
-	if c.Conversation.Version > 0 {
+	if c.Conversation.Object.Key != "" {
 		keys = append(keys, c.Conversation.Object.Key)
 	}
 	for _, a := range c.Artifacts {

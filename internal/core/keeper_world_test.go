@@ -433,11 +433,11 @@ func (w *keeping) check(threads ...core.ThreadID) {
 			for _, a := range c.Artifacts {
 				w.there(a.Object, "artifact of "+string(c.ID))
 			}
-			if c.Conversation.Version > 0 {
+			if c.Conversation.Object.Key != "" {
 				w.there(c.Conversation.Object, "conversation of "+string(c.ID))
 			}
 		}
-		if th.Conversation.Version > 0 {
+		if th.Conversation.Object.Key != "" {
 			w.there(th.Conversation.Object, "conversation of "+string(id))
 		}
 		w.checkPins(id)

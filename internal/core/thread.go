@@ -53,7 +53,8 @@ type ObjectRef struct {
 }
 
 // Conversation is the transcript that a host last saved, opaque to Sandkeeper. Version
-// zero is none; a saved empty one is a conversation.
+// zero is none; a saved empty one is a conversation. One whose object has no key went with
+// its thread: the next is a version after it.
 type Conversation struct {
 	Version int64
 	Object  ObjectRef

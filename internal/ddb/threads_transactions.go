@@ -211,6 +211,9 @@ func (s *Threads) Trim(ctx context.Context, t core.Trim) error {
 		b.remove(checkpointItem(c), false)
 		b.remove(nameItem(c), false)
 	}
+	for _, a := range t.Artifacts {
+		b.remove(key(threadPK(t.Writer.ThreadKey), artifactSK(a.Run, a.ID)), false)
+	}
 	b.check(threadItem(t.Writer.ThreadKey), condition)
 	err := s.carry(ctx, b, func(images map[int]item) error {
 		th, err := failedThread(images, len(b.items)-1, t.Writer.ThreadKey)

@@ -107,6 +107,15 @@ func threadChange(k core.ThreadKey, t core.ThreadTransition) (*change, error) {
 		c.need(writes(t.Owner, t.Fence, t.Now))
 		c.set("floor", t.Fence)
 		return c, nil
+	case core.ForgetThread:
+		c := newThreadChange(k, t.Now)
+		c.need(writes(t.Owner, t.Fence, t.Now), is("conversation.version", t.Seen))
+		c.set("floor", t.Fence)
+		c.remove("headId", "pendingRuns", "workspaceLost", "step")
+		if next := t.Next(); next.Version != 0 {
+			c.setAny("conversation", conversationOf(next))
+		}
+		return c, nil
 	default:
 		return threadFacts(k, t)
 	}

@@ -240,6 +240,10 @@ func (p *Process) Trim(ctx context.Context, t core.Trim) error {
 			s.dropCheckpoint(c)
 			p.wrote("trim checkpoint " + string(c.ID))
 		}
+		for _, a := range t.Artifacts {
+			delete(s.shelf.artifacts[t.Writer.ThreadKey], artifactID{a.Run, a.ID})
+			p.wrote("trim artifact " + a.ID)
+		}
 		return nil
 	})
 }

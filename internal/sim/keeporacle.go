@@ -168,7 +168,7 @@ func (w *world) judgeObjects(who string, state mem.State) {
 		}
 	}
 	for key, th := range state.Threads {
-		if th.Conversation.Version > 0 {
+		if th.Conversation.Object.Key != "" {
 			there("thread "+key.String(), th.Conversation.Object.Key)
 		}
 		for _, one := range state.Artifacts[key] {
@@ -185,7 +185,7 @@ func (w *world) judgeObjects(who string, state mem.State) {
 
 func (w *world) judgeCheckpoint(who string, c core.Checkpoint, pinned map[core.ThreadKey]map[core.ThreadKey]bool, state mem.State, there func(what, key string) bool) {
 	what := "checkpoint " + string(c.ID)
-	if c.Conversation.Version > 0 {
+	if c.Conversation.Object.Key != "" {
 		there(what, c.Conversation.Object.Key)
 	}
 	for _, one := range c.Artifacts {

@@ -340,7 +340,15 @@ func trim(t *testing.T, s Shelf) {
 		must(t, s.Threads.Trim(t.Context(), core.Trim{Writer: w, Now: 5000, Checkpoints: all[:2]}))
 	}
 	equal(t, "list", listedIDs(t, s, th.ThreadKey), ids(all[2:]))
-	_, err := s.Threads.FindCheckpoint(t.Context(), "acme", all[0].ID)
+	a := core.Artifact{Run: "r", ID: "a", Name: "n", MIME: "m", Object: core.ObjectRef{Key: "k", SHA256: strings.Repeat("a", 64)}}
+	must(t, s.Threads.PutArtifact(t.Context(), core.PutArtifact{Thread: th.ThreadKey, Artifact: a, Fence: th.Fence, Now: 5000}))
+	for range 2 {
+		must(t, s.Threads.Trim(t.Context(), core.Trim{Writer: w, Now: 5000, Artifacts: []core.Artifact{a}}))
+	}
+	left, err := s.Threads.Artifacts(t.Context(), th.ThreadKey)
+	must(t, err)
+	equal(t, "artifacts", len(left), 0)
+	_, err = s.Threads.FindCheckpoint(t.Context(), "acme", all[0].ID)
 	notFound(t, err)
 }
 
@@ -691,6 +699,10 @@ var threadTransitions = map[string]drawing[core.Thread, core.ThreadTransition]{
 	"RaiseFloor": {shape: working, draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
 		owner, fence, now := writerOf(rt, th)
 		return core.RaiseFloor{Owner: owner, Fence: fence, Now: now}
+	}},
+	"ForgetThread": {shape: working, draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
+		owner, fence, now := writerOf(rt, th)
+		return core.ForgetThread{Owner: owner, Fence: fence, Seen: as(rt, "seen", th.Conversation.Version, rapid.Int64Range(0, 2)), Now: now}
 	}},
 }
 
