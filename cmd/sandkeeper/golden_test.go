@@ -43,7 +43,7 @@ var goldens = []golden{
 	{command: "explain", args: "explain WORKS --no-probe"},
 	{command: "release", args: "release WORKS --why done --yes"},
 	{command: "kill", args: "kill KILLED --why loops --yes --now"},
-	{command: "show", args: "show KILLED"},
+	{command: "show", args: "show KILLED", only: regexp.MustCompile(`^(\$|run|thread|status|exit|epoch|saved|cancel|ending) `)},
 	{command: "explain", args: "explain FAILED"},
 	{command: "freeze", args: "freeze --why look --dry-run", only: regexp.MustCompile(`frozen|dry run|mode`)},
 	{command: "thaw", args: "thaw --why look --yes --dry-run", only: regexp.MustCompile(`frozen|dry run|mode`)},
@@ -83,7 +83,7 @@ func TestEveryCommandPrintsAsItDid(t *testing.T) {
 		name := fmt.Sprintf("%s-%d", strings.ReplaceAll(g.command, " ", "-"), seen[g.command])
 		t.Run(name, func(t *testing.T) {
 			var args []string
-			for _, word := range strings.Fields(g.args) {
+			for word := range strings.FieldsSeq(g.args) {
 				if value, ok := names[word]; ok {
 					word = value
 				}
@@ -135,6 +135,10 @@ func (w *world) scene(t *testing.T) map[string]string {
 	w.exited(t, done)
 	w.exited(t, failed)
 	sandkeeper(t, "sweep", failed.RunKey.String(), "--yes").wants(t, exitDone)
+	eventually(t, "the failed run's task has gone", func() bool {
+		r := w.read(t, failed.RunKey)
+		return r.Row == core.RowNone && w.closed(t, r)
+	})
 	dir := t.TempDir()
 	definition := w.file(t, `{"name":"golden","version":1,"task":{"taskDefinition":"coder:12","container":"agent","subnets":["subnet-1"]},"spendCapUSD":2.5}`)
 	return map[string]string{
