@@ -57,6 +57,9 @@ func (h handler) tell(ctx context.Context, message events.SQSMessage, job core.R
 	about := []any{
 		"run", core.RunKey{Tenant: job.Tenant, Run: job.Run}.String(), "instance", string(job.Instance), "kind", job.Kind, "outcome", outcome,
 	}
+	if failed, ok := errors.AsType[*core.DestroyError](err); ok {
+		about = append(about, "phase", failed.Phase)
+	}
 	if err != nil {
 		h.log.ErrorContext(ctx, "reclaim", append(about, "messageId", message.MessageId, "err", err)...)
 		return

@@ -550,7 +550,7 @@ func (c *Reclaimer) stop(ctx context.Context, job ReclaimJob, row LedgerRow) (Re
 		if later := c.postpone(ctx, job, row, ReclaimDestroyFailed, now.Add(c.backoff(row.Attempts))); later != nil {
 			return ReclaimDestroyFailed, later
 		}
-		return ReclaimDestroyFailed, err
+		return ReclaimDestroyFailed, c.undestroyed(ctx, job, row, err)
 	}
 	return c.stopped(ctx, job, row, task)
 }
@@ -565,6 +565,15 @@ func (c *Reclaimer) stopTask(ctx context.Context, row LedgerRow) (Task, error) {
 		}
 	}
 	return c.Stopper.Stop(ctx, row.Cluster, row.TaskARN, "sandkeeper: "+row.Why)
+}
+
+// undestroyed says of a task that could not be stopped what its run ended as.
+func (c *Reclaimer) undestroyed(ctx context.Context, job ReclaimJob, row LedgerRow, cause error) error {
+	r, err := c.Runs.Run(ctx, RunKey{Tenant: row.Tenant, Run: cmp.Or(job.Run, row.Run)})
+	if err != nil {
+		return cause
+	}
+	return &DestroyError{Phase: string(phaseOf(r)), Err: cause}
 }
 
 // tellDestroyed tells the definition's hook that a task has ended: before its row is

@@ -68,8 +68,12 @@ func (c *Reclaimer) lease(ctx context.Context, a *attempt) (ReclaimOutcome, erro
 // unlease gives the thread's lease back. It is a courtesy to the next writer: a lease
 // that stays lapses by itself.
 func (c *Reclaimer) unlease(ctx context.Context, a attempt) {
-	if a.leased {
-		_, _ = c.Threads.UpdateThread(ctx, a.thread, ReleaseLease{Owner: a.owner})
+	if !a.leased {
+		return
+	}
+	_, err := c.Threads.UpdateThread(ctx, a.thread, ReleaseLease{Owner: a.owner})
+	if ignoreRefused(err) != nil && c.Logger != nil {
+		c.Logger.WarnContext(ctx, "give back lease", "phase", string(phaseOf(a.run)), "run", a.run.RunKey.String(), "err", err)
 	}
 }
 

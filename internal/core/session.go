@@ -168,7 +168,7 @@ func (s *Session) held(ctx context.Context, th Thread, r Run, key SandboxKey, no
 
 // giveBack gives the writer lease of a run's thread back: a courtesy, for it ends by
 // itself. A capture that is under way is fenced off by it.
-func (s *Session) giveBack(ctx context.Context, r Run, phase string) {
+func (s *Session) giveBack(ctx context.Context, r Run, as phase) {
 	if s.Keeper == nil {
 		return
 	}
@@ -176,7 +176,7 @@ func (s *Session) giveBack(ctx context.Context, r Run, phase string) {
 	defer cancel()
 	_, err := s.Launcher.Threads.UpdateThread(within, hostThread(r), ReleaseLease{Owner: hostOwner(r)})
 	if ignoreRefused(err) != nil {
-		s.log().WarnContext(ctx, "give back lease", "phase", phase, "run", r.RunKey.String(), "err", err)
+		s.log().WarnContext(ctx, "give back lease", "phase", string(as), "run", r.RunKey.String(), "err", err)
 	}
 }
 
@@ -312,7 +312,7 @@ func (s *Session) Detach(ctx context.Context, q HostRequest) (RenewReport, error
 	}
 	s.giveWay(ctx, q.RunKey)()
 	if r.ClaimNonce == q.Host && r.Row == RowDetached {
-		s.giveBack(ctx, r, "disconnect")
+		s.giveBack(ctx, r, phaseDisconnect)
 	}
 	return RenewReport{Run: viewOf(r), Cancel: r.CancelRequested != 0 && !r.Status.Terminal()}, nil
 }
@@ -336,7 +336,7 @@ func (s *Session) Interrupt(ctx context.Context, q HostRequest) (RenewReport, er
 		}
 	}
 	s.giveWay(ctx, q.RunKey)()
-	s.giveBack(ctx, r, "pause")
+	s.giveBack(ctx, r, phasePause)
 	return RenewReport{Run: viewOf(r), Cancel: r.CancelRequested != 0}, nil
 }
 

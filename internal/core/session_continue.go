@@ -75,7 +75,7 @@ func (s *Session) resumeParent(ctx context.Context, st *starting, child Run) err
 		err = s.announce(ctx, ended)
 	}
 	if err != nil {
-		s.log().WarnContext(ctx, "announce end", "phase", "continue", "run", parent.RunKey.String(), "err", err)
+		s.log().WarnContext(ctx, "announce end", "phase", string(phaseFinish), "run", parent.RunKey.String(), "err", err)
 	}
 	st.run, err = s.runs().Run(ctx, st.q.RunKey)
 	return err

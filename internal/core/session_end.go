@@ -187,9 +187,9 @@ func (s *Session) conclude(ctx context.Context, r Run, t Finish) (Run, error) {
 	if err != nil {
 		return Run{}, err
 	}
-	s.giveBack(ctx, r, "finish")
+	s.giveBack(ctx, r, phaseOf(r))
 	if err := s.announce(ctx, r); err != nil {
-		s.log().WarnContext(ctx, "announce end", "phase", "finish", "run", r.RunKey.String(), "err", err)
+		s.log().WarnContext(ctx, "announce end", "phase", string(phaseOf(r)), "run", r.RunKey.String(), "err", err)
 	}
 	return r, nil
 }

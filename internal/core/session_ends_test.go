@@ -3,6 +3,7 @@ package core_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -129,6 +130,26 @@ func (e *ending) swept() {
 				return
 			}
 		}
+	}
+}
+
+// unstoppable has StopTask fail three times, and the run's mark and the task's row stay due.
+func (e *ending) unstoppable(phase string) {
+	for range 3 {
+		for _, job := range e.store.TakeJobs() {
+			c := e.reclaimer(e.failing("stop task"))
+			c.Functions = e.hooks
+			outcome, err := c.Do(e.t.Context(), job)
+			failed, ok := errors.AsType[*core.DestroyError](err)
+			if outcome != core.ReclaimDestroyFailed || !ok || failed.Phase != phase {
+				e.t.Errorf("%s, %v, want a task that is not destroyed in phase %s", outcome, err, phase)
+			}
+		}
+		if r, n := e.run("r"), len(e.fleet.Running()); r.Row != core.RowReclaim || n != 1 || strings.Contains(strings.Join(e.hooks.told, ", "), "destroyed") {
+			e.t.Errorf("the mark is %q, %d tasks run, told %v", r.Row, n, e.hooks.told)
+		}
+		time.Sleep(e.limits.ReclaimBackoffMax)
+		e.sweepAs(e.store.Process)
 	}
 }
 
@@ -270,6 +291,24 @@ var ends = []struct {
 		e.fleet.Exit("r", 0)
 		e.finish()
 	}, fate{status: core.Completed, sandbox: "gone", head: "checkpoint-r", checkpoint: core.CheckpointDone, whole: true, told: "ready r, destroyed r"}},
+	{"a task that cannot be stopped is stopped later, and only then is told as destroyed", func(d *core.Definition) { d.DestroyOnComplete = true }, func(e *ending) {
+		e.started()
+		e.fleet.Exit("r", 0)
+		e.finish()
+		e.unstoppable("finish")
+	}, fate{status: core.Completed, sandbox: "gone", head: "checkpoint-r", checkpoint: core.CheckpointDone, whole: true, told: "ready r, destroyed r"}},
+	{"a cancelled task that cannot be stopped is stopped later", nil, func(e *ending) {
+		e.started()
+		_, err := e.me.cancel()
+		e.must(err)
+		e.unstoppable("abort")
+	}, fate{status: core.Aborted, code: "cancelled", sandbox: "gone", whole: true, told: "ready r, destroyed r"}},
+	{"the task of a run that its host gave up and that cannot be stopped is stopped later", nil, func(e *ending) {
+		e.started()
+		_, err := e.self().Fail(e.t.Context(), core.FailRequest{RunKey: key("r"), Host: e.q.Host, Error: core.RunFault{Code: "host"}})
+		e.must(err)
+		e.unstoppable("error")
+	}, fate{status: core.Failed, code: "host", sandbox: "gone", whole: true, told: "ready r, error r, destroyed r"}},
 	{"a finish by a host that had left owes its reclaim", func(d *core.Definition) { d.DestroyOnComplete = true }, func(e *ending) {
 		e.started()
 		_, err := e.me.detach()
@@ -314,12 +353,14 @@ var ends = []struct {
 		if v.Ending != core.EndCancelled || !strings.Contains(v.Error.Message, "exit status 143, read after the run was to end (cancelled)") {
 			e.t.Errorf("ending %q, error %+v", v.Ending, v.Error)
 		}
-		said := ""
+		var said strings.Builder
 		for _, p := range core.Explain(core.Known{Run: e.run("r")}, now(), e.limits).Evidence {
-			said += p.What + ": " + p.Says + "\n"
+			fmt.Fprintf(&said, "%s: %s\n", p.What, p.Says)
 		}
-		if !strings.Contains(said, "cancel: somebody cancelled it") || !strings.Contains(said, "ending: it was decided to end it: cancelled") {
-			e.t.Errorf("explained:\n%s", said)
+		for _, want := range []string{"cancel: somebody cancelled it", "ending: it was decided to end it: cancelled"} {
+			if !strings.Contains(said.String(), want) {
+				e.t.Errorf("explained without %q:\n%s", want, &said)
+			}
 		}
 	}, fate{status: core.Failed, code: "agent-exit", sandbox: "gone", head: "checkpoint-r", checkpoint: core.CheckpointDone, whole: true, told: "ready r, destroyed r"}},
 	{"a host that dies right after it decided an end is waited for no longer than needed", nil, func(e *ending) {
@@ -481,6 +522,14 @@ func TestWhatFailsBesideAnEndIsLogged(t *testing.T) {
 		{"the lease of a finish", "finish", "release lease", func(e *ending) { e.q.Definition.Checkpoint = core.CheckpointNone }, func(e *ending, s *core.Session) error {
 			e.fleet.Exit("r", 0)
 			_, err := s.Finish(e.t.Context(), core.FinishRequest{RunKey: key("r"), Host: e.q.Host})
+			return err
+		}, ""},
+		{"the lease of an abort", "abort", "release lease", nil, func(e *ending, s *core.Session) error {
+			_, err := s.Cancel(e.t.Context(), core.CancelRequest{RunKey: key("r"), Host: e.q.Host})
+			return err
+		}, ""},
+		{"the lease of an error", "error", "release lease", nil, func(e *ending, s *core.Session) error {
+			_, err := s.Fail(e.t.Context(), core.FailRequest{RunKey: key("r"), Host: e.q.Host, Error: core.RunFault{Code: "host"}})
 			return err
 		}, ""},
 		{"the agent's end of an abort", "abort", "terminate", nil, func(e *ending, s *core.Session) error {

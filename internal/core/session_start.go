@@ -303,7 +303,7 @@ func (s *Session) ensure(ctx context.Context, st *starting) (waiting string, err
 	}
 	waiting, err = s.sandbox(ctx, st)
 	if s.keeps(st.run) && (waiting != "" || Refused(err)) {
-		s.giveBack(ctx, st.run, "start") // what is waited for may need it
+		s.giveBack(ctx, st.run, phasePause) // what is waited for may need it
 	}
 	return waiting, err
 }
@@ -395,7 +395,7 @@ func (s *Session) snapshot(ctx context.Context, st *starting) (waiting string, e
 		_, err = s.Launcher.Sandboxes.UpdateSandbox(within, box.Key, NoteSnapshot{box.Instance, r.RunKey.Run, id})
 	}
 	if err != nil {
-		s.log().WarnContext(ctx, "take native snapshot", "phase", afterSetup, "run", r.RunKey.String(), "err", err)
+		s.log().WarnContext(ctx, "take native snapshot", "name", afterSetup, "run", r.RunKey.String(), "err", err)
 	}
 	return "", ctx.Err()
 }
