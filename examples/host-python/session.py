@@ -28,6 +28,7 @@ class AdoptRequest(TypedDict):
     container: str
     host: str
     journal: str
+    journalDir: NotRequired[str]
     keep: NotRequired[bool]
     run: str
     taskArn: str

@@ -328,7 +328,7 @@ func probeOf(r Run) ProbeRequest {
 }
 
 func targetOf(r Run) ExecTarget {
-	return ExecTarget{Cluster: r.Cluster, TaskARN: r.TaskARN, Container: r.Container}
+	return ExecTarget{Cluster: r.Cluster, TaskARN: r.TaskARN, Container: r.Container, Journals: r.JournalDir}
 }
 
 // planned reports what enforcing would have done.

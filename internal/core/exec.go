@@ -10,6 +10,17 @@ type ExecTarget struct {
 	Cluster   string `json:"cluster"`
 	TaskARN   string `json:"taskArn"`
 	Container string `json:"container"`
+	// Journals is the directory of the journals that a script is about; empty: where the
+	// container says, else [DefaultJournal]'s.
+	Journals string `json:"journals,omitempty"`
+}
+
+// among has a script look for journals where the target has them.
+func (t ExecTarget) among(script string) string {
+	if t.Journals == "" {
+		return script
+	}
+	return JournalDirVariable + "=" + quoteShell(t.Journals) + "\nexport " + JournalDirVariable + "\n" + script
 }
 
 // ExecResult is what a script left behind: its exact stdout bytes and its exit

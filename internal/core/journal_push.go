@@ -127,7 +127,7 @@ func (p *JournalProber) Push(ctx context.Context, q PushRequest) (PushReply, err
 	if err != nil {
 		return PushReply{}, err
 	}
-	out, err := p.Exec.Exec(ctx, q.Target, p.Format.PushScript(), input)
+	out, err := p.Exec.Exec(ctx, q.Target, q.Target.among(p.Format.PushScript()), input)
 	if err != nil {
 		return PushReply{}, err
 	}

@@ -58,7 +58,7 @@ func (p *JournalProber) probe(ctx context.Context, q ProbeRequest) ProbeReply {
 	if err != nil {
 		return unknownReply(q, err)
 	}
-	out, err := p.Exec.Exec(ctx, q.Target, script, nil)
+	out, err := p.Exec.Exec(ctx, q.Target, q.Target.among(script), nil)
 	if err != nil {
 		return unknownReply(q, err)
 	}
@@ -150,7 +150,7 @@ func (p *JournalProber) Page(ctx context.Context, q PageRequest) (PageReply, err
 	if err != nil {
 		return PageReply{}, err
 	}
-	out, err := p.Exec.Exec(ctx, q.Target, script, nil)
+	out, err := p.Exec.Exec(ctx, q.Target, q.Target.among(script), nil)
 	if err != nil {
 		return PageReply{}, err
 	}
@@ -219,7 +219,7 @@ func (h *heldPages) Page(ctx context.Context, q PageRequest) (PageReply, error) 
 	if err != nil {
 		return PageReply{}, err
 	}
-	out, err := h.session.Exec(ctx, script)
+	out, err := h.session.Exec(ctx, q.Target.among(script))
 	if err != nil {
 		return PageReply{}, err
 	}
@@ -238,7 +238,7 @@ func (h *heldPages) Close() { h.session.Close() }
 
 // List lists a sandbox's journal directory.
 func (p *JournalProber) List(ctx context.Context, target ExecTarget) (JournalListing, error) {
-	out, err := p.Exec.Exec(ctx, target, p.Format.ListScript(), nil)
+	out, err := p.Exec.Exec(ctx, target, target.among(p.Format.ListScript()), nil)
 	if err != nil {
 		return JournalListing{}, err
 	}
@@ -251,7 +251,7 @@ func (p *JournalProber) Remove(ctx context.Context, target ExecTarget, runs []Ru
 	if err != nil {
 		return nil, err
 	}
-	out, err := p.Exec.Exec(ctx, target, script, nil)
+	out, err := p.Exec.Exec(ctx, target, target.among(script), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -264,7 +264,7 @@ func (p *JournalProber) Terminate(ctx context.Context, q TerminateRequest) (Term
 	if err != nil {
 		return TerminateReply{}, err
 	}
-	out, err := p.Exec.Exec(ctx, q.Target, script, nil)
+	out, err := p.Exec.Exec(ctx, q.Target, q.Target.among(script), nil)
 	if err != nil {
 		return TerminateReply{}, err
 	}

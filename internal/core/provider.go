@@ -71,7 +71,9 @@ func (p TaskProvider) Resume(ctx context.Context, at ExecTarget) (Resumption, er
 }
 
 // place is where a sandbox is.
-func (s Sandbox) place() ExecTarget { return ExecTarget{s.Cluster, s.TaskARN, s.Container} }
+func (s Sandbox) place() ExecTarget {
+	return ExecTarget{Cluster: s.Cluster, TaskARN: s.TaskARN, Container: s.Container}
+}
 
 // SnapshotID names a native snapshot at its provider.
 type SnapshotID string

@@ -149,6 +149,7 @@ type Run struct {
 	CancelRequested  Millis // when; zero: not requested
 	Ending           *Ending
 	Nonce            string // of the journal's sentinel
+	JournalDir       string // of an adopted run's journal; empty: where the container says
 	Sealed           *Sealed
 	LogEnd           int64  // bytes of the journal that are in the log
 	LogHash          []byte // state of the running SHA-256 over them

@@ -6,7 +6,10 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"fmt"
+	"path"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // AdoptRequest takes over a task that a host started itself, and a run in it whose
@@ -20,6 +23,9 @@ type AdoptRequest struct {
 	Container string   `json:"container"`
 	// Journal is the nonce with which the run's sentinel will be written.
 	Journal string `json:"journal"`
+	// JournalDir is the directory of the journal in the container, where that is neither the
+	// usual one nor what the container's own environment says.
+	JournalDir string `json:"journalDir,omitempty"`
 	// Keep leaves the sandbox warm after a clean end.
 	Keep       bool             `json:"keep,omitempty"`
 	TTLSeconds int64            `json:"ttlSeconds,omitempty"`
@@ -38,6 +44,8 @@ func (q AdoptRequest) check() error {
 		return invalid("invalid-task", "want a task's ARN and a container, of 1 to %d bytes", maxText)
 	case !journalNonce.MatchString(q.Journal):
 		return invalid("invalid-journal", "want the journal's nonce, 16 to 128 hex digits, got %d bytes", len(q.Journal))
+	case !validJournalDir(q.JournalDir):
+		return invalid("invalid-journal", "journalDir: want a clean absolute path below the root, of at most %d printable bytes, got %.140q", maxText, q.JournalDir)
 	case q.TTLSeconds < 0 || q.TTLSeconds > maxSeconds:
 		return invalid("invalid-time", "ttlSeconds: want 0 to %d, got %d", maxSeconds, q.TTLSeconds)
 	}
@@ -45,6 +53,12 @@ func (q AdoptRequest) check() error {
 		return invalid("invalid-definition", "%v", err)
 	}
 	return nil
+}
+
+// validJournalDir reports whether a directory may hold journals; empty is the usual one.
+func validJournalDir(dir string) bool {
+	odd := func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }
+	return dir == "" || path.IsAbs(dir) && path.Clean(dir) == dir && dir != "/" && len(dir) <= maxText && !strings.ContainsFunc(dir, odd)
 }
 
 // Adopt makes a run of a task that the host started itself: the record, attached; the
@@ -120,7 +134,7 @@ func (s *Session) adoptRecord(ctx context.Context, st *starting, q AdoptRequest)
 	if err != nil {
 		return err
 	}
-	record.Nonce = q.Journal
+	record.Nonce, record.JournalDir = q.Journal, q.JournalDir
 	st.run, err = s.runs().Create(ctx, record)
 	if refusalOf(err) == "terminal" {
 		return refusedRun("adopt", q.RunKey, "terminal-run")

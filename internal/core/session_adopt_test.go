@@ -115,3 +115,25 @@ func TestASandboxThatNobodyCouldEnterIsNoHeritage(t *testing.T) {
 		h.check()
 	})
 }
+
+// TestTheEndOfAnAdoptedTaskIsHeard at once, though its host has named it: the row is found
+// by the task.
+func TestTheEndOfAnAdoptedTaskIsHeard(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHosting(t)
+		arn := h.fleet.RunStray("mine/own")
+		h.fleet.BeginStray(arn, "r", adoptedJournal)
+		_, err := adopts(t.Context(), h.self())
+		h.must(err)
+		_, err = host{h, "r", "one"}.detach()
+		h.must(err)
+		h.fleet.KillTask(arn)
+		for _, news := range []string{h.fleet.RunStray("mine/own"), arn} {
+			_, err = h.sweep(h.store.Process).TaskStopped(t.Context(), core.StoppedTask{ARN: news, StartedBy: "mine/own", At: now()})
+			h.must(err)
+			if r := h.run("r"); r.Status.Terminal() != (news == arn) {
+				t.Errorf("after news of %s the run is %s", news, r.Status)
+			}
+		}
+	})
+}

@@ -24,15 +24,14 @@ type StoppedTask struct {
 // looks there at once. News of a task that is not this installation's is no work, nor is
 // that of an end which is its own.
 func (s *Sweep) TaskStopped(ctx context.Context, task StoppedTask) (SweepReport, error) {
-	id, ours := strings.CutPrefix(task.StartedBy, s.Install+"/")
 	control, err := s.Controls.Control(ctx)
 	if err != nil {
 		return SweepReport{}, fmt.Errorf("task stopped: %w", err)
 	}
-	if !ours || !control.Acts() {
+	if !control.Acts() {
 		return newReport(), nil
 	}
-	row, err := s.Ledger.Row(ctx, InstanceID(id))
+	row, err := s.rowOfTask(ctx, task)
 	switch {
 	case isNotFound(err) || err == nil && row.TaskARN != "" && row.TaskARN != task.ARN:
 		return newReport(), nil
@@ -53,6 +52,21 @@ func (s *Sweep) TaskStopped(ctx context.Context, task StoppedTask) (SweepReport,
 		return newReport(), nil
 	}
 	return s.hint(ctx, row, task)
+}
+
+// rowOfTask is the ledger row of a task: by its name where this installation started it,
+// else by its ARN, where it was adopted.
+func (s *Sweep) rowOfTask(ctx context.Context, task StoppedTask) (LedgerRow, error) {
+	if id, ours := strings.CutPrefix(task.StartedBy, s.Install+"/"); ours {
+		return s.Ledger.Row(ctx, InstanceID(id))
+	}
+	for n := range adoptions {
+		row, err := s.Ledger.Row(ctx, adoptedInstance(task.ARN, n))
+		if err != nil || row.State != LedgerClosed {
+			return row, err
+		}
+	}
+	return LedgerRow{}, ErrNotFound
 }
 
 // stoppedOf tells how long after its agent a condemned task ended; nil where that is not

@@ -85,6 +85,7 @@ type runRow struct {
 	CancelRequested  core.Millis    `dynamodbav:"cancelRequested,omitempty"`
 	Ending           *endingRow     `dynamodbav:"ending,omitempty"`
 	Nonce            string         `dynamodbav:"nonce,omitempty"`
+	JournalDir       string         `dynamodbav:"journalDir,omitempty"`
 	Sealed           *sealedRow     `dynamodbav:"sealed,omitempty"`
 	LogEnd           int64          `dynamodbav:"logEnd,omitempty"`
 	LogHash          []byte         `dynamodbav:"logHash,omitempty"`
@@ -306,7 +307,7 @@ func encodeRun(r core.Run) (item, error) {
 		TaskARN: r.TaskARN, Cluster: r.Cluster, Container: r.Container,
 		Epoch: r.Epoch, ClaimNonce: r.ClaimNonce, ClaimUntil: r.ClaimUntil, AttachedUntil: r.AttachedUntil,
 		DetachedSince: r.DetachedSince, InterruptedSince: r.InterruptedSince, CancelRequested: r.CancelRequested,
-		Ending: (*endingRow)(r.Ending), Nonce: r.Nonce, Sealed: (*sealedRow)(r.Sealed),
+		Ending: (*endingRow)(r.Ending), Nonce: r.Nonce, JournalDir: r.JournalDir, Sealed: (*sealedRow)(r.Sealed),
 		LogEnd: r.LogEnd, LogOmitted: r.LogOmitted, LogHash: r.LogHash, LogTail: r.LogTail, Transcript: (*transcriptRow)(r.Transcript),
 		TTLSeconds: r.TTLSeconds, SpendCap: r.SpendCap, Price: r.Price, Reclaim: r.Reclaim, OnLapse: r.OnLapse, PauseSeconds: r.PauseSeconds, CheckpointPolicy: r.CheckpointPolicy,
 		ReclaimSince: r.ReclaimSince, ReclaimAttempts: r.ReclaimAttempts, ReclaimOutcome: r.ReclaimOutcome,
@@ -386,7 +387,7 @@ func decodeRun(it item) (core.Run, error) {
 		TaskARN: row.TaskARN, Cluster: row.Cluster, Container: row.Container, Row: place, DueAt: row.DueAt,
 		Epoch: row.Epoch, ClaimNonce: row.ClaimNonce, ClaimUntil: row.ClaimUntil, AttachedUntil: row.AttachedUntil,
 		DetachedSince: row.DetachedSince, InterruptedSince: row.InterruptedSince, CancelRequested: row.CancelRequested,
-		Ending: (*core.Ending)(row.Ending), Nonce: row.Nonce, Sealed: (*core.Sealed)(row.Sealed),
+		Ending: (*core.Ending)(row.Ending), Nonce: row.Nonce, JournalDir: row.JournalDir, Sealed: (*core.Sealed)(row.Sealed),
 		LogEnd: row.LogEnd, LogOmitted: row.LogOmitted, LogHash: row.LogHash, LogTail: row.LogTail, Transcript: (*core.Transcript)(row.Transcript),
 		TTLSeconds: row.TTLSeconds, SpendCap: row.SpendCap, Price: row.Price, Reclaim: row.Reclaim, OnLapse: row.OnLapse, PauseSeconds: row.PauseSeconds, CheckpointPolicy: row.CheckpointPolicy,
 		ReclaimSince: row.ReclaimSince, ReclaimAttempts: row.ReclaimAttempts, ReclaimOutcome: row.ReclaimOutcome,

@@ -280,6 +280,10 @@ export interface AdoptRequest {
    */
   journal: string;
   /**
+   * JournalDir is the directory of the journal in the container, where that is neither the usual one nor what the container's own environment says.
+   */
+  journalDir?: string;
+  /**
    * Keep leaves the sandbox warm after a clean end.
    */
   keep?: boolean;
