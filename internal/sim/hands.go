@@ -51,7 +51,7 @@ func (t tasks) Setup(ctx context.Context, target core.ExecTarget, id string, job
 	}
 	state, err := t.View.Setup(ctx, target, id, job, wait)
 	if err == nil {
-		t.w.met("set-up " + string(state.Phase) + " " + state.Code)
+		t.w.met("set-up " + string(state.Phase))
 	}
 	return state, err
 }

@@ -174,7 +174,7 @@ var usual = []weight{
 }
 
 // keeping is how often the keeper is asked for something, beside.
-var keeping = []weight{{OpSave, 40}, {OpVerify, 8}, {OpFork, 40}, {OpDeleteHead, 16}, {OpKeep, 16}, {OpCollect, 40}, {OpConverse, 8}, {OpCapture, 300}, {OpArtifact, 12}}
+var keeping = []weight{{OpSave, 40}, {OpVerify, 8}, {OpFork, 40}, {OpDeleteHead, 16}, {OpKeep, 16}, {OpCollect, 40}, {OpConverse, 24}, {OpCapture, 300}, {OpArtifact, 12}}
 
 // hosting is how often hosts do what needs a session.
 var hosting = []weight{{OpBegin, 240}, {OpContinue, 60}, {OpPause, 12}, {OpFinish, 120}, {OpFail, 6}, {OpTail, 40}, {OpList, 6}, {OpRenew, 40}}

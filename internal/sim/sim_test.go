@@ -135,6 +135,8 @@ var common = []string{
 	"attach", "takeover", "renew", "renew refused: claim-lost", "renew refused: writer-lost", "detach", "interrupt", "continue",
 	"continue refused: attached-elsewhere", "cancel", "fail", "finished", "finished with a checkpoint", "finishing checkpoint",
 	"finish refused: still-producing", "tail", "tailed to the end", "list",
+	"set-up working", "set-up done", "a ready hook answers", "begin refused: hook-failed", "hook error", "hook destroyed", "a copy is taken",
+	"adopt", "adopted", "begin refused: quota", "begin refused: another-definition", "artifact added",
 }
 
 // TestSimulationAfresh tries episodes that nobody has seen.
