@@ -65,8 +65,10 @@ func (d eventDebts) scheduled(e eventLetter) (state, why string, to names.Output
 	switch {
 	case e.DetailType == names.DetailScheduleTick:
 		return letterSettled, "every later tick sees what it would have seen", ""
+	case e.DetailType == names.DetailScheduleAudit:
+		return letterSettled, "every later audit sees what it would have seen", ""
 	case e.DetailType != names.DetailScheduleDaily && e.DetailType != names.DetailScheduleCollect:
-		return letterInvalid, fmt.Sprintf("want a tick, a day or a collection, got %.80q", e.DetailType), ""
+		return letterInvalid, fmt.Sprintf("want a tick, an audit, a day or a collection, got %.80q", e.DetailType), ""
 	}
 	if at, err := time.Parse(time.RFC3339, e.Scheduled); err == nil && d.now.Sub(at) > dayOld {
 		return letterSettled, "the next day's has come", ""

@@ -120,6 +120,7 @@ func TestRedriveOfEventsChecksThem(t *testing.T) {
 	}
 	want := map[string]string{
 		`{"source":"sandkeeper.schedule","detail-type":"Tick","scheduledTime":"` + now + `"}`:           letterSettled,
+		`{"source":"sandkeeper.schedule","detail-type":"Audit","scheduledTime":"` + now + `"}`:          letterSettled,
 		`{"source":"sandkeeper.schedule","detail-type":"Daily","scheduledTime":"` + now + `"}`:          letterSent,
 		`{"source":"sandkeeper.schedule","detail-type":"Collect","scheduledTime":"` + now + `"}`:        letterSent,
 		`{"source":"sandkeeper.schedule","detail-type":"Daily","scheduledTime":"2026-01-01T04:17:00Z"}`: letterSettled,
