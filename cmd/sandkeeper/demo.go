@@ -264,6 +264,9 @@ type row struct {
 // quietMost is how long the demo says nothing before it says what it waits for.
 const quietMost = 10 * time.Second
 
+// waitsMost is how many things the demo says at most that it waits for.
+const waitsMost = 4
+
 // waits says what is waited for, where nothing else was said for a while. A terminal shows
 // the table's ages move.
 func (t *table) waits(since time.Duration, what []string) {
@@ -271,7 +274,11 @@ func (t *table) waits(since time.Duration, what []string) {
 		return
 	}
 	t.said = since
-	fmt.Fprintf(t.out, "%5.1fs waiting for %s\n", since.Seconds(), strings.Join(what, ", "))
+	text := strings.Join(what[:min(len(what), waitsMost)], ", ")
+	if more := len(what) - waitsMost; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	fmt.Fprintf(t.out, "%5.1fs waiting for %s\n", since.Seconds(), text)
 }
 
 func (t *table) draw(since time.Duration, rows []row) {
