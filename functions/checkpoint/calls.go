@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 )
@@ -26,6 +27,7 @@ type caller interface {
 	Verify(context.Context, core.ThreadKey, core.CheckpointID, int) (core.VerifyReport, error)
 	Keep(context.Context, core.KeepRequest) ([]core.CheckpointID, error)
 	ThreadKeys(context.Context) ([]core.ThreadKey, error)
+	DeleteThread(context.Context, core.DeleteThreadRequest) (core.DeleteThreadReport, error)
 	Relay(context.Context, core.RelayRequest, core.Relay) (core.StepReport, error)
 }
 
@@ -155,7 +157,11 @@ var operations = map[string]operation{
 	"verify": call(func(ctx context.Context, h handler, q verifyRequest) (core.VerifyReport, error) {
 		return h.keeper.Verify(ctx, q.ThreadKey, q.ID, q.Sample)
 	}),
-	"deleteHead":      call(deleteHead),
+	"deleteHead": call(deleteHead),
+	"threads":    call(threads),
+	"deleteThread": call(func(ctx context.Context, h handler, q core.DeleteThreadRequest) (core.DeleteThreadReport, error) {
+		return h.keeper.DeleteThread(ctx, q)
+	}),
 	"diff":            call(diff),
 	"artifact":        call(artifact),
 	"putArtifact":     call(putArtifact),
@@ -176,6 +182,16 @@ func call[Q, A any](do func(ctx context.Context, h handler, q Q) (A, error)) ope
 		}
 		return do(ctx, h, q)
 	}
+}
+
+// threadsRequest asks for the threads of a tenant, or of all.
+type threadsRequest struct {
+	Tenant core.TenantID `json:"tenant,omitempty"`
+}
+
+func threads(ctx context.Context, h handler, q threadsRequest) ([]core.ThreadKey, error) {
+	keys, err := h.keeper.ThreadKeys(ctx)
+	return slices.DeleteFunc(keys, func(k core.ThreadKey) bool { return q.Tenant != "" && k.Tenant != q.Tenant }), err
 }
 
 func deleteHead(ctx context.Context, h handler, q checkpointRequest) (map[string]core.CheckpointID, error) {

@@ -36,6 +36,9 @@ func (h handler) collectAll(ctx context.Context, apply bool) (core.CollectAllRep
 // only they needed. What an operator keeps back it only counts.
 func (h handler) daily(ctx context.Context) (core.CollectAllReport, error) {
 	return h.everywhere(ctx, func(key core.ThreadKey, report *core.CollectAllReport) {
+		if h.unused > 0 && h.deleted(ctx, key, report) {
+			return
+		}
 		if h.keep > 0 && !h.keepOne(ctx, key, report) {
 			return
 		}
@@ -63,13 +66,30 @@ func (h handler) everywhere(ctx context.Context, visit func(core.ThreadKey, *cor
 		}
 		visit(key, &report)
 	}
-	h.log.InfoContext(ctx, "collect", "threads", report.Threads, "collected", report.Collected, "busy", report.Busy, "withheld", report.Withheld, "failed", report.Failed,
+	h.log.InfoContext(ctx, "collect", "threads", report.Threads, "collected", report.Collected, "busy", report.Busy, "withheld", report.Withheld, "failed", report.Failed, "gone", report.Gone,
 		"removed", report.Removed, "deleted", report.Deleted, "reclaimed", report.Reclaimed, "missing", report.Missing, "more", report.More)
 	h.meter.Emit(metrics.OfCollection(report))
 	if report.Failed > 0 {
 		return report, fmt.Errorf("collect: %d of %d threads failed", report.Failed, report.Threads)
 	}
 	return report, nil
+}
+
+// deleted deletes a thread that nobody has used for as long as threads are kept, and tells
+// whether nothing is left to do for it. One that is used, or kept back, is collected.
+func (h handler) deleted(ctx context.Context, key core.ThreadKey, report *core.CollectAllReport) bool {
+	since := core.MillisOf(time.Now().Add(-h.unused))
+	gone, err := h.keeper.DeleteThread(ctx, core.DeleteThreadRequest{ThreadKey: key, Apply: true, UnusedSince: since})
+	switch {
+	case core.Refused(err):
+		return false
+	case err != nil:
+		return !h.visited(ctx, "delete", key, err, report)
+	}
+	report.Gone++
+	report.Deleted += gone.Deleted
+	h.log.InfoContext(ctx, "delete", "tenant", string(key.Tenant), "thread", string(key.Thread), "deleted", gone.Deleted, "bytes", gone.Bytes)
+	return true
 }
 
 // keepOne lets go of a thread's old checkpoints, and tells whether there is anything left
@@ -109,6 +129,15 @@ func (h handler) collectOne(ctx context.Context, q core.CollectRequest, report *
 	}
 	report.Deleted += r.Deleted
 	report.Reclaimed += r.Reclaimed
+}
+
+// parseUnused reads for how many days a thread is kept that nobody uses.
+func parseUnused(text string) (time.Duration, error) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return 0, fmt.Errorf("%s: want a whole number of days of at least 0, got %q", names.ThreadRetention, text)
+	}
+	return time.Duration(n) * 24 * time.Hour, nil
 }
 
 // parseKeep reads how many checkpoints of a thread outlive the day.

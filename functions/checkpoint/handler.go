@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/boot"
 	"github.com/sandkeeper/sandkeeper/internal/core"
@@ -31,6 +32,8 @@ type handler struct {
 	// keep is how many of a thread's newest checkpoints outlive the day, beside the named
 	// ones; 0: all.
 	keep int
+	// unused is for how long a thread is kept that nobody uses; 0: for ever.
+	unused time.Duration
 }
 
 // beginner begins a call of this function that nobody waits for.

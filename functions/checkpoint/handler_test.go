@@ -29,7 +29,8 @@ type recorder struct {
 	keys  []core.ThreadKey
 	data  []byte
 
-	withheld string // why nothing is removed
+	withheld string                  // why nothing is removed
+	unused   map[core.ThreadID]error // of a deletion
 
 	report  core.StepReport // of a save, a restore or a relay; zero: as each sees fit
 	relayed []core.RelayedRequest
@@ -134,6 +135,14 @@ func (r *recorder) Begin(_ context.Context, operation string, request any) error
 
 func (r *recorder) ThreadKeys(context.Context) ([]core.ThreadKey, error) {
 	return slices.Clone(r.keys), r.ask("threads")
+}
+
+func (r *recorder) DeleteThread(_ context.Context, q core.DeleteThreadRequest) (core.DeleteThreadReport, error) {
+	err := r.ask("deleteThread", q)
+	if fail := r.unused[q.Thread]; fail != nil {
+		err = fail
+	}
+	return core.DeleteThreadReport{Checkpoints: 3, Deleted: 4}, err
 }
 
 func (r *recorder) Grant(_ context.Context, token string, packs []core.PackRef) ([]core.PackGrant, core.Millis, error) {
@@ -267,6 +276,8 @@ func TestEachCallReachesTheKeeper(t *testing.T) {
 			[]any{"fork", core.ForkRequest{Source: key, Checkpoint: "c", Branches: []core.ForkBranch{{Thread: "u", ID: "f"}}}}, `{"fork":[{"id":"f"`},
 		{`{"deleteHead":{` + about + `,"id":"c"}}`, []any{"deleteHead", key, core.CheckpointID("c")}, `{"deleteHead":{"head":"before"}}`},
 		{`{"gc":{` + about + `,"apply":true,"most":9}}`, []any{"gc", core.CollectRequest{ThreadKey: key, Apply: true, Most: 9}}, `"reclaimed":10`},
+		{`{"deleteThread":{` + about + `,"apply":true}}`, []any{"deleteThread", core.DeleteThreadRequest{ThreadKey: key, Apply: true}}, `"checkpoints":3`},
+		{`{"threads":{"tenant":"a"}}`, []any{"threads"}, `{"threads":`},
 		{`{"verify":{` + about + `,"id":"c","sample":2}}`, []any{"verify", key, core.CheckpointID("c"), 2}, `{"verify":{"checkpoint":"c","packs":5`},
 		{`{"keep":{` + about + `,"newest":3}}`, []any{"keep", core.KeepRequest{ThreadKey: key, Newest: 3}}, `{"keep":["old"]}`},
 		{`{"tool":{` + about + `,"run":"r","id":"f","branch":"u","tool":"fork_sandbox_snapshot","args":{"checkpointId":"c"}}}`,
@@ -596,6 +607,30 @@ func TestWhatAnOperatorKeepsBackIsOnlyCounted(t *testing.T) {
 		if want := (core.CollectAllReport{Threads: 1, Collected: 1, Withheld: 1}); err != nil || answer != want {
 			t.Errorf("%s: answered %+v, %v; want %+v", why, answer, err, want)
 		}
+	}
+}
+
+// TestTheScheduleDeletesThreadsThatNobodyUses, and collects the others as ever.
+func TestTheScheduleDeletesThreadsThatNobodyUses(t *testing.T) {
+	r := recorder{
+		keys:   []core.ThreadKey{{Tenant: "a", Thread: "old"}, {Tenant: "a", Thread: "used"}, {Tenant: "a", Thread: "lives"}},
+		unused: map[core.ThreadID]error{"used": &core.RefusedError{Op: "delete", Why: "used"}, "lives": &core.RefusedError{Op: "delete", Why: "live-run"}},
+	}
+	h := quiet(&r)
+	h.unused = 30 * 24 * time.Hour
+	before := time.Now().Add(-h.unused)
+	answer, err := h.handle(t.Context(), sample(t, "checkpoint-collect.json"))
+	if want := (core.CollectAllReport{Threads: 3, Collected: 2, Gone: 1, Deleted: 8, Reclaimed: 20, Missing: 2}); err != nil || answer != want {
+		t.Errorf("answered %+v, %v; want %+v", answer, err, want)
+	}
+	for _, asked := range r.asked {
+		if q, ok := asked.(core.DeleteThreadRequest); ok && (!q.Apply || q.UnusedSince < core.MillisOf(before) || q.UnusedSince > core.MillisOf(time.Now().Add(-h.unused))) {
+			t.Errorf("asked %+v", q)
+		}
+	}
+	r.unused["old"] = errors.New("throttled")
+	if answer, err := h.handle(t.Context(), sample(t, "checkpoint-collect.json")); err == nil || answer.(core.CollectAllReport).Failed != 1 {
+		t.Errorf("answered %+v, %v, and a thread failed", answer, err)
 	}
 }
 

@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/aws/aws-lambda-go/lambda"
@@ -28,7 +29,8 @@ import (
 func main() {
 	b := boot.New(names.Checkpoint)
 	keep, err := parseKeep(b.Get(names.KeepCheckpoints))
-	if err != nil {
+	unused, wrong := parseUnused(b.Get(names.ThreadRetention))
+	if err := cmp.Or(err, wrong); err != nil {
 		panic(fmt.Errorf("boot checkpoint: %w", err)) // it does not start half configured
 	}
 	db, functions := dynamodb.NewFromConfig(b.AWS), awslambda.NewFromConfig(b.AWS)
@@ -43,5 +45,5 @@ func main() {
 		Queue: sqsout.New(sqs.NewFromConfig(b.AWS), b.Get(names.ReclaimQueue)), Witness: witness{b.Log, b.Meter}, Logger: b.Log,
 	}
 	self := &lambdacheckpoint.Caller{Lambda: functions, Function: b.Get(names.CheckpointFunction)}
-	lambda.StartHandlerFunc(boot.Metered(b, false, handler{keeper, b.Log, b.Meter, agents, self, keep}.handle))
+	lambda.StartHandlerFunc(boot.Metered(b, false, handler{keeper, b.Log, b.Meter, agents, self, keep, unused}.handle))
 }

@@ -47,6 +47,7 @@ var choiceTests = []struct {
 	{"mode", inEnvironment(names.Mode, names.ModeEnforce)},
 	{"onCheckpointFailure", inEnvironment(names.OnFailure, names.FailureRelease)},
 	{"keepCheckpoints", inEnvironment(names.KeepCheckpoints, "7")},
+	{"threadRetention", inEnvironment(names.ThreadRetention, "90")},
 	{"sandboxesPerTenant", inEnvironment(names.SandboxesPerTenant, "9")},
 	{"tenants", inEnvironment(names.Tenants, `{"acme":["acme"]}`)},
 	{"eventBus", func(t *testing.T, of, rung template) {
@@ -142,7 +143,7 @@ func TestEveryChoiceIsInTheTemplate(t *testing.T) {
 		"install": "staging", "vpc": "vpc-1", "subnets": "subnet-1, subnet-2", "securityGroup": "sg-1", "cluster": "theirs",
 		"taskFamilies": "coder,tester", "taskRoles": aRole, "taskTags": "team=agents", "sandboxImage": "registry.example/coder:1", "scheduleMinutes": "2",
 		"runTTL": "36h", "pauseTTL": "48h", "idleTTL": "5m", "retention": "7d", "checkpointHold": "1h", "breakerMost": 3, "breakerWindow": "20m", "expiringBefore": "1h", "runSpendCap": "2.5", "tenantSpendCap": 400,
-		"mode": names.ModeEnforce, "onCheckpointFailure": names.FailureRelease, "keepCheckpoints": 7, "sandboxesPerTenant": 9, "tenants": `{"acme":["acme"]}`,
+		"mode": names.ModeEnforce, "onCheckpointFailure": names.FailureRelease, "keepCheckpoints": 7, "threadRetention": 90, "sandboxesPerTenant": 9, "tenants": `{"acme":["acme"]}`,
 		"eventBus": "theirs", "hostFunctions": "search", "secretArns": aSecret + "," + aParameter, "checkpointConcurrency": 11, "toolsConcurrency": 12,
 		"permissionsBoundary": aBoundary, "logDays": 90, "logClass": "infrequent", "monitoring": false, "tracing": true, "removal": "destroy",
 		"tags": "cost=ai,owner=platform", "spokes": spokesText,

@@ -45,6 +45,7 @@ func (c reader) props() Props {
 		SecretARNs:            c.text("secretArns"),
 		SandboxesPerTenant:    c.text("sandboxesPerTenant"),
 		KeepCheckpoints:       c.text("keepCheckpoints"),
+		ThreadRetention:       c.text("threadRetention"),
 		VPC:                   c.text("vpc"),
 		Subnets:               c.list("subnets"),
 		SecurityGroup:         c.text("securityGroup"),

@@ -372,6 +372,7 @@ func (k *Keeper) checkpoint() (awslambda.Function, *string) {
 			names.Mode:               &k.props.Mode,
 			names.CheckpointFunction: new(deployedName(k.props, names.Checkpoint)),
 			names.KeepCheckpoints:    k.keepCheckpoints(),
+			names.ThreadRetention:    number("threadRetention", k.props.ThreadRetention),
 			names.Install:            &k.props.Install,
 			names.Places:             k.placesText(),
 		},

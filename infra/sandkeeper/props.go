@@ -44,6 +44,9 @@ type Props struct {
 	// KeepCheckpoints is a whole number: how many of a thread's newest checkpoints outlive
 	// the day, beside the named ones. 0: all.
 	KeepCheckpoints string
+	// ThreadRetention is a whole number of days: a thread that nobody has used for so long is
+	// deleted. Default 0: never.
+	ThreadRetention string
 
 	// VPC, with Subnets, is where sandboxes run, by id: the stack then makes no network.
 	// Without SecurityGroup it makes a group there that lets nothing in.
@@ -117,6 +120,7 @@ func (p Props) complete() Props {
 	p.Tenants = cmp.Or(p.Tenants, `{"":["-"]}`)
 	p.SandboxesPerTenant = cmp.Or(p.SandboxesPerTenant, "0")
 	p.KeepCheckpoints = cmp.Or(p.KeepCheckpoints, "0")
+	p.ThreadRetention = cmp.Or(p.ThreadRetention, "0")
 	p.ScheduleMinutes = cmp.Or(p.ScheduleMinutes, 1)
 	p.LogDays = cmp.Or(p.LogDays, 30)
 	p.Runbook = cmp.Or(p.Runbook, runbook)

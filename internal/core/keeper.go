@@ -192,6 +192,7 @@ type CollectAllReport struct {
 	Busy      int   `json:"busy"`     // with a writer; theirs comes another day
 	Withheld  int   `json:"withheld"` // of which nothing is removed: observed, frozen or held
 	Failed    int   `json:"failed"`
+	Gone      int   `json:"gone"` // deleted whole: nobody used them for longer than threads are kept
 	Deleted   int   `json:"deleted"`
 	Reclaimed int64 `json:"reclaimed"` // bytes
 	Missing   int   `json:"missing"`   // needed, but not there

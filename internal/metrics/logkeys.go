@@ -20,6 +20,7 @@ var LogKeys = []LogKey{
 	{"fannedOut", "Shards handed on."},
 	{"files", "Files of a checkpoint."},
 	{"from", "Byte position."},
+	{"gone", "Threads deleted whole."},
 	{"healing", "Whether asking again may help."},
 	{"hook", "Which hook was called."},
 	{"id", "Of a checkpoint or step."},

@@ -47,6 +47,7 @@ const (
 	Mode               Key = "MODE"                  // the mode that holds until an operator sets one
 	OnFailure          Key = "ON_CHECKPOINT_FAILURE" // what becomes of a sandbox whose workspace cannot be stored
 	KeepCheckpoints    Key = "KEEP_CHECKPOINTS"      // how many of a thread's newest checkpoints outlive the day, beside the named ones; 0: all
+	ThreadRetention    Key = "THREAD_RETENTION"      // for how many days a thread is kept that nobody uses; 0: for ever
 	Tenants            Key = "TENANTS"               // JSON: for which tenants a caller may act, by the alias that it invokes
 	SandboxesPerTenant Key = "SANDBOXES_PER_TENANT"  // how many sandboxes a tenant may have at once; 0: any number
 	HostFunctions      Key = "HOST_FUNCTIONS"        // comma-separated names or ARNs of the functions that tools and hooks may be; - for none
@@ -77,7 +78,7 @@ var Values = map[Key][]string{Mode: {ModeObserve, ModeEnforce}, OnFailure: {Fail
 var Env = map[Function][]Key{
 	Reap:       {RunsTable, SandboxesTable, LogBucket, Cluster, ReclaimQueue, ShardQueue, EventBus, ProbeFunction, HostFunctions, Install, Limits, Mode, Places},
 	Probe:      {SandboxesTable, Install, Places},
-	Checkpoint: {RunsTable, CheckpointsTable, SandboxesTable, LogBucket, ReclaimQueue, CheckpointFunction, KeepCheckpoints, Install, Mode, Places},
+	Checkpoint: {RunsTable, CheckpointsTable, SandboxesTable, LogBucket, ReclaimQueue, CheckpointFunction, KeepCheckpoints, ThreadRetention, Install, Mode, Places},
 	Reclaim:    {RunsTable, SandboxesTable, CheckpointsTable, CheckpointFunction, HostFunctions, EventBus, Install, Limits, Mode, OnFailure, Places},
 	Tools:      {RunsTable, LogBucket, ReapFunction, HostFunctions, Install},
 	Session: {
