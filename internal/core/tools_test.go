@@ -235,6 +235,44 @@ func TestAnEndIsHeardOnce(t *testing.T) {
 	})
 }
 
+// TestAFalseEndEndsNothing: an agent that says that it has ended and works on costs its run
+// nothing while its host is there, whatever the definition does at a lapse, and whether the
+// host's next renewal comes before the look or after it.
+func TestAFalseEndEndsNothing(t *testing.T) {
+	for _, onLapse := range []core.OnLapse{core.LapseDetaches, core.LapseCancels} {
+		for _, silent := range []time.Duration{20 * time.Second, 80 * time.Second} {
+			synctest.Test(t, func(t *testing.T) {
+				b := &bridging{world: newWorld(t)}
+				r := b.begin("r", func(q *core.RunRequest) { q.OnLapse = onLapse })
+				var hash string
+				b.bearer, hash = core.MintBearer(r.RunKey)
+				r, err := b.store.Update(t.Context(), r.RunKey, core.AddBearer{Epoch: r.Epoch, Bearer: hash})
+				b.must(err)
+				b.agent, err = b.bridge(b.store.Process).Admit(t.Context(), b.bearer)
+				b.must(err)
+				for range 5 {
+					b.must(b.bridge(b.store.Process).Ended(t.Context(), b.agent))
+					for left := silent; left > 0; left -= 10 * time.Second {
+						b.tick()
+						time.Sleep(10 * time.Second)
+					}
+					_, err := b.store.Update(t.Context(), r.RunKey, core.Renew{Epoch: r.Epoch, Until: now().Add(b.limits.Attachment)})
+					b.must(err)
+					b.tick()
+					got := b.run("r")
+					if got.Status != core.Running || got.Ending != nil || got.CancelRequested != 0 || got.Epoch != r.Epoch || got.ClaimNonce != r.ClaimNonce || got.Row != core.RowLapse || !b.fleet.Alive("r") {
+						t.Fatalf("on lapse %q, silent for %s: %+v", onLapse, silent, got)
+					}
+				}
+				if len(b.nudged) != 1 {
+					t.Errorf("nudged %d times", len(b.nudged))
+				}
+				b.check()
+			})
+		}
+	}
+}
+
 // TestAnEndOfAnEndedRunIsNoNews.
 func TestAnEndOfAnEndedRunIsNoNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
