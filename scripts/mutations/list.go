@@ -291,9 +291,13 @@ var mutations = []mutation{
 	}
 `),
 	one("reclaim keeps the lease when it is done", captures,
-		`	if a.leased {
-		_, _ = c.Threads`, `	if false {
-		_, _ = c.Threads`),
+		`	if !a.leased {
+		return
+	}
+	_, err := c.Threads`, `	if a.leased || !a.leased {
+		return
+	}
+	_, err := c.Threads`),
 	one("a loss is told before its capture is fenced", captures,
 		`	th, err := l.fence(ctx, r)
 `, `	th, err := l.threads.Thread(ctx, runThread(r))
@@ -416,7 +420,7 @@ var mutations = []mutation{
 	one("a collection does not look at pins", collects, `	for range 2 {
 		pins`, `	for range 0 {
 		pins`),
-	one("a collection does not look at the conversation", collects, `	if c.thread.Conversation.Version > 0 {`, `	if c.thread.Conversation.Version < 0 {`),
+	one("a collection does not look at the conversation", collects, `	if c.thread.Conversation.Object.Key != "" {`, `	if c.thread.Conversation.Object.Key == "?" {`),
 	one("a collection takes the manifest that pins read", collects, `	if f := c.thread.Fork; f != nil && len(f.Owners) > 0 {`, `	if f := c.thread.Fork; f != nil && len(f.Owners) < 0 {`),
 	one("a collection raises no floor", collects, `	raise := RaiseFloor{Owner: c.writer.Owner, Fence: c.writer.Fence, Now: c.renewed}
 	if _, err := c.k.Threads.UpdateThread(ctx, c.writer.ThreadKey, raise); err != nil {
