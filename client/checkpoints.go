@@ -28,6 +28,8 @@ type (
 	ForkRequest = core.ForkRequest
 	// ForkBranch is one thread to begin.
 	ForkBranch = core.ForkBranch
+	// TreeChange is one path that differs between two checkpoints.
+	TreeChange = core.TreeChange
 )
 
 // Why a checkpoint is made, by a host, and how a step stands.
@@ -124,6 +126,23 @@ type checkpointOf struct {
 // Show reads a checkpoint.
 func (c *Checkpoints) Show(ctx context.Context, thread ThreadKey, id CheckpointID) (ListedCheckpoint, error) {
 	return call[ListedCheckpoint](ctx, c.function, "show", checkpointOf{ThreadKey: thread, ID: id})
+}
+
+// Difference is how the workspaces of two checkpoints differ. More says that there is more
+// of it than was asked for.
+type Difference struct {
+	Changes []TreeChange `json:"changes"`
+	More    bool         `json:"more,omitempty"`
+}
+
+// Diff compares two checkpoints of a thread: at most limit paths; 0: the function's own most.
+func (c *Checkpoints) Diff(ctx context.Context, thread ThreadKey, from, to CheckpointID, limit int) (Difference, error) {
+	return call[Difference](ctx, c.function, "diff", struct {
+		ThreadKey
+		From  CheckpointID `json:"from"`
+		To    CheckpointID `json:"to"`
+		Limit int          `json:"limit,omitempty"`
+	}{thread, from, to, limit})
 }
 
 // Fork begins threads from a checkpoint, all that are named or none.

@@ -18,6 +18,10 @@ func TestCheckpointCallsAreWhatTheFunctionReads(t *testing.T) {
 		`{"list":{"tenant":"acme","thread":"t"}}`:          func(c *client.Checkpoints) error { _, err := c.List(ctx, thread); return err },
 		`{"head":{"tenant":"acme","thread":"t"}}`:          func(c *client.Checkpoints) error { _, err := c.Head(ctx, thread); return err },
 		`{"show":{"tenant":"acme","thread":"t","id":"c"}}`: func(c *client.Checkpoints) error { _, err := c.Show(ctx, thread, "c"); return err },
+		`{"diff":{"tenant":"acme","thread":"t","from":"a","to":"b","limit":3}}`: func(c *client.Checkpoints) error {
+			_, err := c.Diff(ctx, thread, "a", "b", 3)
+			return err
+		},
 		`{"artifact":{"tenant":"acme","thread":"t","id":"c","artifact":"a"}}`: func(c *client.Checkpoints) error {
 			_, err := c.Artifact(ctx, thread, "c", "a")
 			return err

@@ -444,5 +444,30 @@ func checkUnchanged(t *testing.T, what string, before, after map[place]item) {
 	}
 }
 
+// inWork is what a file in a task's working directory holds; "" where there is none.
+func (in *installation) inWork(t *testing.T, arn, name string) string {
+	t.Helper()
+	task, err := in.fargate.Task(arn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(task.Containers[0].WorkDir, name))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func (in *installation) putWork(t *testing.T, arn, name, text string) {
+	t.Helper()
+	task, err := in.fargate.Task(arn)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(task.Containers[0].WorkDir, name), []byte(text), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // contextOf is a context for what may run in a test's clean-up too.
 func contextOf(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
