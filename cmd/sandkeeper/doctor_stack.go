@@ -274,6 +274,7 @@ func (d *doctor) queues(ctx context.Context) {
 	}{
 		{names.OutDeadLetterQueue, "sandkeeper redrive --dry-run, and then without"},
 		{names.OutShardDead, "sandkeeper redrive --queue shards --dry-run, and then without"},
+		{names.OutEventDead, "sandkeeper redrive --queue events --dry-run, and then without"},
 	} {
 		name := taskID(d.in.out[q.output])
 		n, err := depth(ctx, d.in.queues, d.in.out[q.output])

@@ -32,14 +32,14 @@ var commandRows = map[string][]string{
 	"logs": {"logs acme/r", "logs acme/r --live"}, "watch": {"watch --count 1"},
 	"hold": {"hold acme/r --for 1h --why w"}, "release": {"release acme/r --why w --yes"}, "extend": {"extend acme/r --by 1h --why w"},
 	"kill": {"kill acme/r --now --why w --yes"}, "freeze": {"freeze --why w"}, "thaw": {"thaw --why w --yes"},
-	"mode": {"mode", "mode observe --why w", "mode enforce --why w --yes"}, "redrive": {"redrive --yes", "redrive --queue shards --yes"},
+	"mode": {"mode", "mode observe --why w", "mode enforce --why w --yes"}, "redrive": {"redrive --yes"},
 	"audit tasks": {"audit tasks"}, "audit trail": {"audit trail"},
 	"checkpoints list": {"checkpoints list acme/t"}, "checkpoints head": {"checkpoints head acme/t"}, "checkpoints show": {"checkpoints show acme/t"},
 	"checkpoints diff": {"checkpoints diff acme/t a b"}, "checkpoints restore": {"checkpoints restore acme/t --to TO", "checkpoints restore acme/t --why w --yes"},
 	"checkpoints fork": {"checkpoints fork acme/t u --why w"}, "checkpoints verify": {"checkpoints verify acme/t"},
 	"checkpoints gc": {"checkpoints gc acme/t"}, "checkpoints keep": {"checkpoints keep acme/t --newest 1 --why w --yes"},
 	"definitions put": {"definitions put DEFINITION --why w"}, "definitions list": {"definitions list"}, "definitions show": {"definitions show coder"},
-	"cost": {"cost", "cost --vcpu 1 --memory-gb 2"}, "doctor": {"doctor"},
+	"cost": {"cost", "cost --vcpu 1 --memory-gb 2"}, "doctor": {"doctor"}, "bench": {"bench"},
 	"local": nil, "demo": nil, "completion": nil,
 }
 
@@ -154,7 +154,7 @@ func (w *iamWorld) someRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, output := range []names.Output{names.OutDeadLetterQueue, names.OutShardDead} {
+	for _, output := range []names.Output{names.OutDeadLetterQueue, names.OutShardDead, names.OutEventDead} {
 		if _, err := w.admin.queues.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: new(w.out[output]), MessageBody: new(`{}`)}); err != nil {
 			t.Fatal(err)
 		}
