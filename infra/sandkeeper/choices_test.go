@@ -184,7 +184,7 @@ func choicesInDocs(t *testing.T) []string {
 	part, _, _ = strings.Cut(part, "\n## ")
 	var keys []string
 	for _, row := range regexp.MustCompile("(?m)^\\| (`[^|]+`) \\|").FindAllStringSubmatch(part, -1) {
-		for _, key := range strings.Fields(row[1]) {
+		for key := range strings.FieldsSeq(row[1]) {
 			keys = append(keys, strings.Trim(key, "`"))
 		}
 	}
