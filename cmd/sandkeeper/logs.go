@@ -152,7 +152,7 @@ func (in *installation) free(ctx context.Context, r core.Run) error {
 		return nil
 	case err != nil:
 		return err
-	case box.Exec.Until > core.MillisOf(time.Now()):
+	case box.Exec.Bars(core.ExecHolder{}, box.LatestRun, core.MillisOf(time.Now())):
 		return &core.ProbeFailure{Healing: core.Retry, Reason: "busy"}
 	}
 	return nil
