@@ -36,6 +36,8 @@ type commands struct {
 
 	Checkpoints checkpointsCommand `cmd:"" group:"checkpoints" help:"What is stored of the workspaces of threads."`
 
+	Threads threadsCommand `cmd:"" group:"checkpoints" help:"Threads as a whole: list, show, delete."`
+
 	Definitions definitionsCommand `cmd:"" group:"state" help:"What sandboxes are made from: keep, list, show."`
 
 	Audit  auditCommand  `cmd:"" group:"state" help:"Compare ECS with the records, both ways; or list what operators did."`
