@@ -342,6 +342,7 @@ class TaskTemplate(TypedDict):
     subnets: list[str]
     tags: NotRequired[dict[str, str]]
     taskDefinition: str
+    taskRole: NotRequired[str]
 
 
 class ThreadKey(TypedDict):

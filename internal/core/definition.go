@@ -54,13 +54,16 @@ type Definition struct {
 
 // TaskTemplate is the task that a sandbox is.
 type TaskTemplate struct {
-	TaskDefinition string            `json:"taskDefinition"` // family, family:revision or ARN
-	Container      string            `json:"container"`      // the agent's
-	Cluster        string            `json:"cluster,omitempty"`
-	Subnets        []string          `json:"subnets"`
-	SecurityGroups []string          `json:"securityGroups,omitempty"`
-	AssignPublicIP bool              `json:"assignPublicIp,omitempty"`
-	Tags           map[string]string `json:"tags,omitempty"`
+	TaskDefinition string   `json:"taskDefinition"` // family, family:revision or ARN
+	Container      string   `json:"container"`      // the agent's
+	Cluster        string   `json:"cluster,omitempty"`
+	Subnets        []string `json:"subnets"`
+	SecurityGroups []string `json:"securityGroups,omitempty"`
+	AssignPublicIP bool     `json:"assignPublicIp,omitempty"`
+	// TaskRole is the ARN of the role that the task's processes have; empty: the task
+	// definition's. The installation says which roles session may pass on.
+	TaskRole string            `json:"taskRole,omitempty"`
+	Tags     map[string]string `json:"tags,omitempty"`
 }
 
 // CapturePlan says what of the workspace a checkpoint holds.
@@ -122,6 +125,7 @@ const (
 
 var (
 	definitionName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
+	roleARN        = regexp.MustCompile(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/[\w+=,.@/-]+$`)
 	secretName     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 )
 
@@ -178,6 +182,8 @@ func (t TaskTemplate) check() error {
 	switch {
 	case len(t.Cluster) > maxText:
 		return fmt.Errorf("task.cluster: want at most %d bytes, got %d", maxText, len(t.Cluster))
+	case t.TaskRole != "" && (len(t.TaskRole) > maxText || !roleARN.MatchString(t.TaskRole)):
+		return fmt.Errorf("task.taskRole: want the ARN of a role, got %.120q", t.TaskRole)
 	case len(t.Subnets) == 0 || len(t.Subnets) > maxNames:
 		return fmt.Errorf("task.subnets: want 1 to %d, got %d", maxNames, len(t.Subnets))
 	case len(t.SecurityGroups) > maxNames || len(t.Tags) > maxNames:
@@ -253,6 +259,7 @@ func (d Definition) spec(cluster string) TaskSpec {
 	return TaskSpec{
 		Cluster: cmp.Or(d.Task.Cluster, cluster), TaskDefinition: d.Task.TaskDefinition, Container: d.Task.Container,
 		Subnets: d.Task.Subnets, SecurityGroups: d.Task.SecurityGroups, AssignPublicIP: d.Task.AssignPublicIP, Tags: d.Task.Tags,
+		TaskRole: d.Task.TaskRole,
 	}
 }
 

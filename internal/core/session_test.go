@@ -589,6 +589,7 @@ func TestBadInputChangesNothing(t *testing.T) {
 		"two definitions":        {func(q *core.StartRequest) { q.DefinitionName = "d" }, "invalid-definition"},
 		"a definition unnamed":   {func(q *core.StartRequest) { q.Definition.Name = "" }, "invalid-definition"},
 		"no subnets":             {func(q *core.StartRequest) { q.Definition.Task.Subnets = nil }, "invalid-definition"},
+		"a role by its name":     {func(q *core.StartRequest) { q.Definition.Task.TaskRole = "coder" }, "invalid-definition"},
 		"a relative root":        {func(q *core.StartRequest) { q.Definition.Workspace.Root = "work" }, "invalid-definition"},
 		"a negative TTL":         {func(q *core.StartRequest) { q.Definition.RunTTLSeconds = -1 }, "invalid-definition"},
 		"an unknown reuse":       {func(q *core.StartRequest) { q.Definition.Reuse = "some" }, "invalid-definition"},

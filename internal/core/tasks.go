@@ -76,6 +76,7 @@ type TaskSpec struct {
 	Subnets        []string
 	SecurityGroups []string
 	AssignPublicIP bool
+	TaskRole       string // ARN; empty: the task definition's
 	Token          string // client token: the instance id
 	StartedBy      string
 	Tags           map[string]string

@@ -217,6 +217,7 @@ func (t *Tasks) Start(ctx context.Context, spec core.TaskSpec) (string, error) {
 		EnableExecuteCommand: true,
 		PropagateTags:        types.PropagateTagsTaskDefinition,
 		Tags:                 tags(spec.Tags),
+		Overrides:            overrides(spec),
 		NetworkConfiguration: &types.NetworkConfiguration{AwsvpcConfiguration: &types.AwsVpcConfiguration{
 			Subnets: spec.Subnets, SecurityGroups: spec.SecurityGroups, AssignPublicIp: public,
 		}},
@@ -228,6 +229,14 @@ func (t *Tasks) Start(ctx context.Context, spec core.TaskSpec) (string, error) {
 		return "", cmp.Or(ofAnswer(spec, out.Failures), fmt.Errorf("run task of %s: %s", spec.TaskDefinition, failures(out.Failures)))
 	}
 	return *out.Tasks[0].TaskArn, nil
+}
+
+// overrides is what the task has in place of its definition's.
+func overrides(spec core.TaskSpec) *types.TaskOverride {
+	if spec.TaskRole == "" {
+		return nil
+	}
+	return &types.TaskOverride{TaskRoleArn: &spec.TaskRole}
 }
 
 // tags in the order of their keys, so that a repeated call is the same call.

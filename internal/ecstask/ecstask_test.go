@@ -477,6 +477,34 @@ func TestStatusesOfATask(t *testing.T) {
 	}
 }
 
+// asked is an ECS that remembers what it was asked for.
+type asked struct {
+	*ecs.Client
+	run *ecs.RunTaskInput
+}
+
+func (a *asked) RunTask(_ context.Context, in *ecs.RunTaskInput, _ ...func(*ecs.Options)) (*ecs.RunTaskOutput, error) {
+	a.run = in
+	return &ecs.RunTaskOutput{Tasks: []types.Task{{TaskArn: new("arn")}}}, nil
+}
+
+// TestATaskHasTheRoleOfItsDefinition, or that of its task definition.
+func TestATaskHasTheRoleOfItsDefinition(t *testing.T) {
+	for _, role := range []string{"", "arn:aws:iam::111122223333:role/coder"} {
+		service := new(asked)
+		if _, err := (&ecstask.Tasks{ECS: service}).Start(t.Context(), core.TaskSpec{TaskDefinition: "d", TaskRole: role}); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if o := service.run.Overrides; o != nil {
+			got = *o.TaskRoleArn
+		}
+		if got != role {
+			t.Errorf("asked for the role %q, want %q", got, role)
+		}
+	}
+}
+
 // silent is an ECS that never answers.
 type silent struct{ *ecs.Client }
 

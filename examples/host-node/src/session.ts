@@ -580,6 +580,10 @@ export interface TaskTemplate {
    * family, family:revision or ARN
    */
   taskDefinition: string;
+  /**
+   * TaskRole is the ARN of the role that the task's processes have; empty: the task definition's. The installation says which roles session may pass on.
+   */
+  taskRole?: string;
 }
 /**
  * ToolPlan is a tool that an agent may call: a Lambda function behind a name.
