@@ -395,7 +395,7 @@ func (s *Session) snapshot(ctx context.Context, st *starting) (waiting string, e
 		_, err = s.Launcher.Sandboxes.UpdateSandbox(within, box.Key, NoteSnapshot{box.Instance, r.RunKey.Run, id})
 	}
 	if err != nil {
-		s.log().WarnContext(ctx, "take native snapshot", "name", afterSetup, "run", r.RunKey.String(), "err", err)
+		s.log().WarnContext(ctx, "take native snapshot", "run", r.RunKey.String(), "err", fmt.Errorf("%s: %w", afterSetup, err))
 	}
 	return "", ctx.Err()
 }
