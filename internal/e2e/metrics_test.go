@@ -68,6 +68,15 @@ func (in *installation) metricsOf(t *testing.T, f names.Function, deployed strin
 			}
 			into[listed.Name]++
 		}
+		var members map[metrics.Name]any
+		if err := json.Unmarshal([]byte(line), &members); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range metrics.Charged() {
+			if _, written := members[c.Name]; written && c.Sparse && members[c.Name] == 0.0 {
+				into[c.Name]++ // its zeros are properties
+			}
+		}
 	}
 }
 
