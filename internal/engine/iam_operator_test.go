@@ -38,6 +38,7 @@ var commandRows = map[string][]string{
 	"checkpoints diff": {"checkpoints diff acme/t a b"}, "checkpoints restore": {"checkpoints restore acme/t --to TO", "checkpoints restore acme/t --why w --yes"},
 	"checkpoints fork": {"checkpoints fork acme/t u --why w"}, "checkpoints verify": {"checkpoints verify acme/t"},
 	"checkpoints gc": {"checkpoints gc acme/t"}, "checkpoints keep": {"checkpoints keep acme/t --newest 1 --why w --yes"},
+	"threads list": {"threads list"}, "threads show": {"threads show acme/t"}, "threads delete": {"threads delete acme/t --why w --yes"},
 	"definitions put": {"definitions put DEFINITION --why w"}, "definitions list": {"definitions list"}, "definitions show": {"definitions show coder"},
 	"cost": {"cost", "cost --vcpu 1 --memory-gb 2"}, "doctor": {"doctor"}, "bench": {"bench"},
 	"local": nil, "demo": nil, "completion": nil,
