@@ -23,10 +23,7 @@ func TestTheDocumentShowsTheTable(t *testing.T) {
 	if begin < 0 {
 		t.Fatal("no table of roles")
 	}
-	end := begin + strings.Index(text[begin:]+"\n\n", "\n\n") + 1
-	if end > len(text) {
-		end = len(text)
-	}
+	end := min(begin+strings.Index(text[begin:]+"\n\n", "\n\n")+1, len(text))
 	if text[begin:end] == roles.Markdown() {
 		return
 	}
