@@ -29,7 +29,7 @@ type golden struct {
 // one scene: a run that works, one that has ended, one that is killed, and a thread with
 // two checkpoints.
 var goldens = []golden{
-	{command: "mode", args: "mode"},
+	{command: "mode", args: "mode", only: regexp.MustCompile(`^mode `)},
 	{command: "plan", args: "plan WORKS DONE --out FILE"},
 	{command: "apply", args: "apply FILE --yes"},
 	{command: "sweep", args: "sweep WORKS --yes"},
