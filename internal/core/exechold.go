@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -116,8 +117,9 @@ type execHold struct {
 	instance  InstanceID
 	who       ExecHolder
 
-	box  *Sandbox // as read a moment ago; nil: it is read
-	held ExecHold
+	box   *Sandbox // as read a moment ago; nil: it is read
+	held  ExecHold
+	doubt ExecHold // one of which nobody knows whether it was written
 }
 
 // errExecBusy tells that another has the container.
@@ -156,7 +158,9 @@ func (h *execHold) take(ctx context.Context, most time.Duration) error {
 	case Refused(err) || isNotFound(err):
 		return nil
 	}
-	h.held = hold // also where the answer was lost: then the end of it is refused, or right
+	if h.held, h.doubt = hold, (ExecHold{}); err != nil {
+		h.held, h.doubt = ExecHold{}, hold // given back all the same: that is refused, or right
+	}
 	return err
 }
 
@@ -170,13 +174,13 @@ func (h *execHold) read(ctx context.Context) (Sandbox, error) {
 
 // free gives the container back, if it is held. What cannot be given back ends by itself.
 func (h *execHold) free(ctx context.Context) {
-	if h == nil || h.held == (ExecHold{}) {
+	if h == nil || h.held == (ExecHold{}) && h.doubt == (ExecHold{}) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
 	defer cancel()
-	_, _ = h.sandboxes.UpdateSandbox(ctx, h.key, HoldExec{Instance: h.instance, Was: h.held})
-	h.held = ExecHold{}
+	_, _ = h.sandboxes.UpdateSandbox(ctx, h.key, HoldExec{Instance: h.instance, Was: cmp.Or(h.held, h.doubt)})
+	h.held, h.doubt = ExecHold{}, ExecHold{}
 }
 
 // stolen reports whether another has taken the container from a holder that gives way. Of

@@ -52,7 +52,7 @@ func (c *Reclaimer) left(ctx context.Context, job ReclaimJob) (ReclaimOutcome, e
 	case th.Lease.Owner != reclaimOwner(r) || th.Step != nil && th.Step.State == StepWorking:
 		return ReclaimNotFound, nil
 	}
-	_, err = c.Threads.UpdateThread(ctx, runThread(r), ReleaseLease{Owner: reclaimOwner(r), Fence: th.Fence})
+	_, err = c.Threads.UpdateThread(ctx, runThread(r), ReleaseLease{Owner: reclaimOwner(r), Fence: th.Fence, Seen: new(th.Seen())})
 	return ReclaimNotFound, ignoreRefused(err)
 }
 

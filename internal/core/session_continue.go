@@ -35,6 +35,7 @@ func final(err error) bool { return slices.Contains(refusals["start"], refusalOf
 // so that no sweep ends it under our hands; its agent is ended and its journal drained;
 // then one transaction ends the parent, passes its sandbox on, and begins the child.
 func (s *Session) resumeParent(ctx context.Context, st *starting, child Run) error {
+	defer s.giveWay(ctx, RunKey{Tenant: st.q.Tenant, Run: st.q.Parent})()
 	parent, err := s.claimPaused(ctx, st)
 	if err != nil {
 		return err
@@ -47,7 +48,7 @@ func (s *Session) resumeParent(ctx context.Context, st *starting, child Run) err
 	if err != nil {
 		return err
 	}
-	if s := over.run.Sealed; s == nil || ofSignal(s.ExitCode) {
+	if s := over.run.Sealed; s == nil || ofSignal(s.ExitCode) && s.At >= parent.InterruptedSince {
 		finish.Status, finish.Error = Completed, nil // a human's answer continues it
 	}
 	// An agent that nobody could end may work on in there.

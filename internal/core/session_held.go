@@ -91,9 +91,10 @@ func (h *heldTails) open(key RunKey) bool {
 	return t.open
 }
 
-// holds reports whether a session may be held for a run.
+// holds reports whether a session may be held for a run: of one that is paused the
+// continuation is about to need the sandbox.
 func (s *Session) holds(r Run) bool {
-	return s.Held != nil && r.Row != RowDetached && !r.Status.Terminal()
+	return s.Held != nil && r.Row != RowDetached && r.Status == Running
 }
 
 // giveWay ends the session that is held for a run, if there is one, and lets none begin
@@ -234,7 +235,7 @@ func (s *Session) heldAsk(ctx context.Context, t *heldTail, q PageRequest, r Run
 	if !q.Files {
 		t.follow(r)
 		q.From, q.Last = t.from+int64(len(t.data)), tailOf(r.LogTail, t.data)
-		if q.From > from {
+		if len(given(PageReply{Data: t.data}, t.from, from)) > 0 {
 			q.WaitSeconds = 0 // there is something new to the caller
 		}
 	}

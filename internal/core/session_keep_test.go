@@ -505,6 +505,7 @@ func TestAPausedRunEndsAsItsAgentDid(t *testing.T) {
 		"at work, and heeds the signal": {"heeds\n", nil, core.Completed},
 		"ended by itself":               {"done\n", new(0), core.Completed},
 		"failed by itself":              {"fails\n", new(1), core.Failed},
+		"killed before the pause":       {"grows\n", new(137), core.Failed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -513,6 +514,11 @@ func TestAPausedRunEndsAsItsAgentDid(t *testing.T) {
 				h.fleet.Write("ask", c.wrote)
 				if c.exits != nil {
 					h.fleet.Exit("ask", *c.exits)
+				}
+				if c.exits != nil { // its host has seen it
+					_, err := host{h, "ask", "one"}.tail(int64(len(c.wrote)), 0)
+					h.must(err)
+					time.Sleep(time.Second)
 				}
 				_, err := host{h, "ask", "one"}.interrupt()
 				h.must(err)

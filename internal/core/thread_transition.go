@@ -64,16 +64,20 @@ func lost(th Thread, owner string, fence int64, now Millis) string {
 // ReleaseLease gives a lease back. Nothing of its fence lands afterwards.
 type ReleaseLease struct {
 	Owner string
-	Fence int64 // zero: whatever fence the owner has
+	Fence int64     // zero: whatever fence the owner has
+	Seen  *StepSeen // nil: whatever step there is
 }
 
 // Name is "release lease".
 func (ReleaseLease) Name() string { return "release lease" }
 
-// Apply: the lease is mine, live or not.
+// Apply: the lease is mine, live or not, and the step as read.
 func (t ReleaseLease) Apply(th Thread) (Thread, error) {
-	if th.Lease.Owner != t.Owner || t.Fence != 0 && th.Fence != t.Fence {
-		return threadRefusal(t, th, "writer-lost")
+	if why := failing(
+		check{th.Lease.Owner == t.Owner && (t.Fence == 0 || th.Fence == t.Fence), "writer-lost"},
+		check{t.Seen == nil || th.Seen() == *t.Seen, "step"},
+	); why != "" {
+		return threadRefusal(t, th, why)
 	}
 	th.Lease = Lease{}
 	return th, nil

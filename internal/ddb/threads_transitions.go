@@ -80,6 +80,9 @@ func threadChange(k core.ThreadKey, t core.ThreadTransition) (*change, error) {
 		if t.Fence != 0 {
 			c.need(is("fence", t.Fence))
 		}
+		if t.Seen != nil {
+			c.needStep(*t.Seen)
+		}
 		c.releaseLease()
 		return c, nil
 	case core.BeginStep:
@@ -157,14 +160,19 @@ func threadFacts(k core.ThreadKey, t core.ThreadTransition) (*change, error) {
 func beginStep(k core.ThreadKey, t core.BeginStep) *change {
 	c := newThreadChange(k, t.Now)
 	c.need(writes(t.Owner, t.Step.Fence, t.Now))
-	if t.Seen == (core.StepSeen{}) {
-		c.need(gone("step"))
-	} else {
-		c.need(same("step.id", t.Seen.ID), same("step.token", t.Seen.Token))
-	}
+	c.needStep(t.Seen)
 	c.setAny("step", stepOf(&t.Step))
 	c.set("leaseUntil", t.Until)
 	return c
+}
+
+// needStep requires the step as it was read.
+func (c *change) needStep(seen core.StepSeen) {
+	if seen == (core.StepSeen{}) {
+		c.need(gone("step"))
+	} else {
+		c.need(same("step.id", seen.ID), same("step.token", seen.Token))
+	}
 }
 
 func endStep(k core.ThreadKey, t core.EndStep) *change {

@@ -652,9 +652,10 @@ var threadTransitions = map[string]drawing[core.Thread, core.ThreadTransition]{
 		owner, fence, now := writerOf(rt, th)
 		return core.RenewLease{Owner: owner, Fence: fence, Now: now, Until: 4000}
 	}},
-	"ReleaseLease": {draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
+	"ReleaseLease": {shape: working, draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
 		owner, fence, _ := writerOf(rt, th)
-		return core.ReleaseLease{Owner: owner, Fence: rapid.SampledFrom([]int64{0, fence}).Draw(rt, "any fence")}
+		seen := rapid.SampledFrom([]*core.StepSeen{nil, new(th.Seen()), {}, {ID: "h1", Token: "a"}}).Draw(rt, "seen")
+		return core.ReleaseLease{Owner: owner, Fence: rapid.SampledFrom([]int64{0, fence}).Draw(rt, "any fence"), Seen: seen}
 	}},
 	"BeginStep": {shape: working, draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
 		owner, fence, now := writerOf(rt, th)
