@@ -88,10 +88,11 @@ func (h handler) look(ctx context.Context, e envelope, event json.RawMessage) (c
 	return h.sweep.Run(ctx, request)
 }
 
-// day audits, or audits and prunes.
+// day audits, or audits and prunes. What could be listed is measured even where a spoke
+// could not, so that its silence hides no leak of the others.
 func (h handler) day(ctx context.Context, do func(context.Context) (core.DailyReport, error)) (core.DailyReport, error) {
 	report, err := do(ctx)
-	if err == nil {
+	if report.Home {
 		h.meter.Emit(metrics.OfDay(report))
 	}
 	return report, err

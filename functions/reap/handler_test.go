@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"os"
 	"reflect"
@@ -12,6 +14,8 @@ import (
 
 	"github.com/aws/aws-lambda-go/events"
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/metrics"
+	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
 // recorder notes what the handler asks of the sweep.
@@ -21,6 +25,8 @@ type recorder struct {
 	nudged   []core.RunKey
 	days     int
 	audits   int
+	audit    core.DailyReport
+	auditErr error
 	fail     map[int]error // by shard
 }
 
@@ -50,6 +56,9 @@ func (r *recorder) Daily(context.Context) (core.DailyReport, error) {
 
 func (r *recorder) Audit(context.Context) (core.DailyReport, error) {
 	r.audits++
+	if r.auditErr != nil {
+		return r.audit, r.auditErr
+	}
 	return core.DailyReport{Tasks: 4}, nil
 }
 
@@ -112,6 +121,26 @@ func TestAnHourAuditsAndRemovesNothing(t *testing.T) {
 	answer, err := quiet(&got).handle(t.Context(), sample(t, "reap-audit.json"))
 	if err != nil || got.audits != 1 || got.calls() != 1 || !reflect.DeepEqual(answer, core.DailyReport{Tasks: 4}) {
 		t.Errorf("answered %+v, %v after %+v", answer, err, got)
+	}
+}
+
+// TestAnAuditMeasuresWhatItCouldList: a cluster that does not answer hides no leak of the
+// others, and the invocation fails; without the installation's own there is no number.
+func TestAnAuditMeasuresWhatItCouldList(t *testing.T) {
+	for name, home := range map[string]bool{"a spoke does not answer": true, "home does not answer": false} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			denied := errors.New("access denied")
+			got := recorder{audit: core.DailyReport{Home: home, Tasks: 4, Leaked: make([]core.Leak, 2)}, auditErr: denied}
+			h := quiet(&got)
+			h.meter = &metrics.Meter{Out: &out, Function: names.Reap}
+			if _, err := h.handle(t.Context(), sample(t, "reap-audit.json")); !errors.Is(err, denied) {
+				t.Errorf("the invocation answers %v", err)
+			}
+			if told := strings.Contains(out.String(), `"SandboxesLeaked":2`); told != home || (out.Len() != 0) != home {
+				t.Errorf("measured %q", out.String())
+			}
+		})
 	}
 }
 

@@ -27,9 +27,12 @@ type Leak struct {
 
 // DailyReport is what the daily audit and prune found.
 type DailyReport struct {
-	Tasks  int    `json:"tasks"` // living in the cluster
-	Ours   int    `json:"ours"`  // of them started by this installation
-	Idle   int    `json:"idle"`  // of those, kept warm for their thread's next turn
+	Tasks int `json:"tasks"` // living in the cluster
+	Ours  int `json:"ours"`  // of them started by this installation
+	Idle  int `json:"idle"`  // of those, kept warm for their thread's next turn
+	// Home says that the tasks of the installation's own cluster could be listed: without
+	// them no number here is to be measured.
+	Home   bool   `json:"-"`
 	Leaked []Leak `json:"leaked"`
 	// IdleBurnUSD is what tasks without a live run cost, leaked ones and those kept warm,
 	// dollars an hour.
@@ -89,6 +92,7 @@ func (s *Sweep) audit(ctx context.Context, control Control, report *DailyReport)
 			unlisted = append(unlisted, err)
 			continue
 		}
+		report.Home = report.Home || cluster == s.Cluster
 		report.Tasks += len(tasks)
 		for _, t := range tasks {
 			s.auditTask(ctx, cluster, t, control, report)

@@ -118,8 +118,8 @@ func TestTheAuditLooksIntoEverySpoke(t *testing.T) {
 				sweep.Cluster, sweep.Abroad, sweep.Lister, sweep.Tasks = home, []string{spoke}, tasks, tasks
 				sweep.StopLeaks = true
 				report, err := sweep.Daily(t.Context())
-				if (err != nil) != (len(fails) > 0) || len(report.Leaked) != 2-len(fails) {
-					t.Fatalf("leaked %+v, %v", report.Leaked, err)
+				if (err != nil) != (len(fails) > 0) || len(report.Leaked) != 2-len(fails) || report.Home == fails[home] {
+					t.Fatalf("leaked %+v, home listed %t, %v", report.Leaked, report.Home, err)
 				}
 				for _, cluster := range []string{home, spoke} {
 					row, err := sweep.Ledger.Row(t.Context(), core.InstanceID(strings.ReplaceAll(cluster, "/", "-")))
