@@ -249,7 +249,7 @@ func (d *doctor) sources(ctx context.Context) {
 	}
 }
 
-// schedules checks that sweeps, the daily audit and the collection happen.
+// schedules checks that sweeps, audits and the collection happen.
 func (d *doctor) schedules(ctx context.Context) {
 	client := scheduler.NewFromConfig(d.in.cfg)
 	for _, last := range names.Schedules {
@@ -259,7 +259,7 @@ func (d *doctor) schedules(ctx context.Context) {
 		case err != nil:
 			d.unknown(err)
 		case s.State != schedulertypes.ScheduleStateEnabled:
-			d.fail("enable it, or deploy the stack: nothing is swept", "%s is %s", name, s.State)
+			d.fail("enable it, or deploy the stack: what it begins does not happen", "%s is %s", name, s.State)
 		default:
 			d.ok("%s fires by %s", name, aws.ToString(s.ScheduleExpression))
 		}

@@ -190,7 +190,7 @@ const (
 )
 
 // Schedules are the last parts of the schedules' names, all of them.
-var Schedules = []string{TickSchedule, DailySchedule, CollectSchedule}
+var Schedules = []string{TickSchedule, AuditSchedule, DailySchedule, CollectSchedule}
 
 // Chosen is what an installation lists of what its functions may reach, as the stack tells
 // the operator's tool in [OutChosen].
