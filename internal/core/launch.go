@@ -50,6 +50,7 @@ type RunRequest struct {
 	Hooks       HookPlan
 	Snapshots   SnapshotPolicy
 	IdleSeconds int64
+	PublicIP    bool // its task gets a public IPv4 address, which costs
 }
 
 // Launch errors that a host handles by waiting or by choosing another thread.
@@ -97,7 +98,7 @@ func (l *Launcher) record(q RunRequest) (Run, error) {
 		Row: RowLapse, DueAt: until, AttachedUntil: until, Epoch: 1, ClaimNonce: q.HostNonce,
 		Nonce: NewJournalNonce(), TTLSeconds: q.TTLSeconds, SpendCap: q.SpendCap, Reclaim: q.Reclaim, OnLapse: q.OnLapse,
 		CheckpointPolicy: q.Checkpoint, PauseSeconds: q.PauseSeconds, Capture: q.Capture,
-		Tools: q.Tools, Watched: q.Watched, Hooks: q.Hooks, Snapshots: q.Snapshots, IdleSeconds: q.IdleSeconds,
+		Tools: q.Tools, Watched: q.Watched, Hooks: q.Hooks, Snapshots: q.Snapshots, IdleSeconds: q.IdleSeconds, PublicIP: q.PublicIP,
 	}, nil
 }
 

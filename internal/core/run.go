@@ -160,6 +160,7 @@ type Run struct {
 	TTLSeconds   int64   // after the detach; zero: the installation's default
 	SpendCap     Dollars // what it may cost; zero: the installation's default
 	Price        Dollars // an hour of its task, once somebody has asked; zero: not known
+	PublicIP     bool    // its definition gives its task a public IPv4 address
 	Hold         Hold
 	Reclaim      ReclaimKind // what this run's end owes, by its definition
 	OnLapse      OnLapse

@@ -265,7 +265,7 @@ func (s *Session) Renew(ctx context.Context, q HostRequest) (RenewReport, error)
 // spend is what a renewal tells of the run's cost, where a cap is set. What cannot be told
 // keeps no host from its claim.
 func (s *Session) spend(ctx context.Context, r *Run) *SpendView {
-	priced, err := s.spends().price(ctx, *r, false)
+	priced, err := s.spends().price(ctx, *r)
 	if err == nil {
 		*r = priced
 	}
@@ -327,7 +327,7 @@ func (s *Session) Interrupt(ctx context.Context, q HostRequest) (RenewReport, er
 	if r.Status != Interrupted {
 		now := nowMillis()
 		over := now.Add(seconds(r.PauseSeconds, s.limits().PauseTTL))
-		if at := capAt(r, r.Price, s.limits()); at != 0 {
+		if at := s.reached(ctx, &r, now); at != 0 {
 			over = min(over, at) // a pause costs too
 		}
 		t := Interrupt{Epoch: r.Epoch, Now: now, Until: max(now+1, over.Add(-s.limits().ExpiringBefore))}
@@ -338,6 +338,20 @@ func (s *Session) Interrupt(ctx context.Context, q HostRequest) (RenewReport, er
 	s.giveWay(ctx, q.RunKey)()
 	s.giveBack(ctx, r, phasePause)
 	return RenewReport{Run: viewOf(r), Cancel: r.CancelRequested != 0}, nil
+}
+
+// reached is when a run that is about to be paused may have cost a cap; zero where none
+// applies. Its price is asked for now, since none is noted during a pause.
+func (s *Session) reached(ctx context.Context, r *Run, now Millis) Millis {
+	priced, err := s.spends().price(ctx, *r)
+	if err == nil {
+		*r = priced
+	}
+	at, otherErr := s.spends().reached(ctx, *r, now)
+	if err := cmp.Or(err, otherErr); err != nil {
+		s.log().WarnContext(ctx, "tell spending", "run", r.RunKey.String(), "err", err)
+	}
+	return at
 }
 
 // Get reads a run.

@@ -251,7 +251,7 @@ func (s *Session) mayLaunch(ctx context.Context, st *starting) error {
 // price finds out what the run's task costs, where a cap is set. Without it the run goes
 // on: nothing is stopped for a price that is not known.
 func (s *Session) price(ctx context.Context, st *starting) (waiting string, err error) {
-	r, err := s.spends().price(ctx, st.run, st.definition.Task.AssignPublicIP)
+	r, err := s.spends().price(ctx, st.run)
 	switch {
 	case err == nil:
 		st.run = r
@@ -269,7 +269,7 @@ func (s *Session) create(ctx context.Context, st *starting) error {
 		RunKey: st.q.RunKey, Thread: st.q.Thread, HostNonce: st.q.Host, Definition: d.Ref(),
 		TTLSeconds: d.RunTTLSeconds, SpendCap: DollarsOf(d.SpendCapUSD), Reclaim: d.reclaims(), OnLapse: d.lapse(), Checkpoint: cmp.Or(d.Checkpoint, s.Checkpoint),
 		PauseSeconds: d.PauseTTLSeconds, Capture: d.capture(),
-		Tools: st.tools, Watched: d.FileEvents.Enabled, Hooks: d.Hooks, Snapshots: d.Snapshots, IdleSeconds: d.IdleTTLSeconds,
+		Tools: st.tools, Watched: d.FileEvents.Enabled, Hooks: d.Hooks, Snapshots: d.Snapshots, IdleSeconds: d.IdleTTLSeconds, PublicIP: d.Task.AssignPublicIP,
 	})
 	r.Start.Hosted, r.Start.Key = true, st.key
 	switch {

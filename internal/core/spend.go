@@ -64,11 +64,13 @@ func RunCap(r Run, l Limits) Dollars {
 	return l.RunSpendCap
 }
 
-// priceOf is the price on the record, else by what ECS says of the task.
+// priceOf is the price on the record, else by what ECS says of the task, which knows of no
+// public address.
 func priceOf(r Run, task TaskSize) Dollars {
 	if r.Price != 0 {
 		return r.Price
 	}
+	task.PublicIPv4 = task.PublicIPv4 || r.PublicIP
 	return task.Price()
 }
 
@@ -96,6 +98,15 @@ func (s Spending) over(most Dollars) bool { return most > 0 && s.Spent >= most }
 // overIn reports whether it will have within d, at the present price.
 func (s Spending) overIn(most Dollars, d time.Duration) bool {
 	return most > 0 && s.Spent+s.Hourly.spentAt(d) >= most
+}
+
+// overAt is when it will have, at the present price, which is above zero unless it has
+// already.
+func (s Spending) overAt(most Dollars, now Millis) Millis {
+	if s.over(most) {
+		return now
+	}
+	return now + Millis(math.Ceil(float64(most-s.Spent)/float64(s.Hourly)*float64(time.Hour/time.Millisecond)))
 }
 
 // Meters tell what tenants have spent.
@@ -270,7 +281,7 @@ func (s Spends) metered() bool { return s.Meters != nil && s.Limits.TenantSpendC
 // price asks ECS, once a run, what its task costs, and begins to meter the task. Order:
 // the meter, then the price, which keeps it from being asked again. What ECS does not tell
 // stays unknown, and is asked with the next renewal.
-func (s Spends) price(ctx context.Context, r Run, publicIP bool) (Run, error) {
+func (s Spends) price(ctx context.Context, r Run) (Run, error) {
 	if r.Price != 0 || r.TaskARN == "" || !s.capped(r) {
 		return r, nil
 	}
@@ -278,9 +289,7 @@ func (s Spends) price(ctx context.Context, r Run, publicIP bool) (Run, error) {
 	if err != nil || len(tasks) != 1 {
 		return r, err
 	}
-	size := tasks[0].Size
-	size.PublicIPv4 = publicIP
-	price := size.Price()
+	price := priceOf(r, tasks[0].Size)
 	if price == 0 {
 		return r, nil
 	}
@@ -313,6 +322,27 @@ func (s Spends) tenant(ctx context.Context, id TenantID, now Millis) (Spending, 
 	return all[id], true, nil
 }
 
+// reached is from when on a sweep has to look whether r, or its tenant at its present
+// price, has spent a cap; zero where none applies. What cannot be told may be reached
+// already: the sweep, which asks again, ends nothing for it.
+func (s Spends) reached(ctx context.Context, r Run, now Millis) (Millis, error) {
+	at := capAt(r, r.Price, s.Limits)
+	if r.TaskARN != "" && r.Price == 0 && RunCap(r, s.Limits) != 0 {
+		at = now
+	}
+	tenant, metered, err := s.tenant(ctx, r.Tenant, now)
+	switch {
+	case err != nil:
+		return now, err
+	case !metered || tenant.Hourly <= 0 && !tenant.over(s.Limits.TenantSpendCap):
+		return at, nil
+	}
+	if tenants := tenant.overAt(s.Limits.TenantSpendCap, now); at == 0 || tenants < at {
+		at = tenants
+	}
+	return at, nil
+}
+
 // SpendView is what a run and its tenant have cost by now, as hosts see it; dollars.
 type SpendView struct {
 	USD       float64 `json:"usd"`                 // of the run
@@ -320,7 +350,8 @@ type SpendView struct {
 	CapAt     Millis  `json:"capAt,omitempty"`     // when the run will have cost that
 	TenantUSD float64 `json:"tenantUSD,omitempty"` // of the tenant, this calendar month, UTC
 	TenantCap float64 `json:"tenantCapUSD,omitempty"`
-	// Over says that a cap is reached: once its host leaves, the next sweep ends the run.
+	// Over says that a cap is reached: once its host leaves or pauses it, the next sweep
+	// ends the run.
 	Over bool `json:"over,omitempty"`
 }
 

@@ -385,3 +385,96 @@ func TestAPausedRunIsWarnedOfItsEnd(t *testing.T) {
 		})
 	}
 }
+
+// TestAPausedRunEndsAtACap: a sweep looks at it when a cap is reached, though its pause
+// lasts longer; where what it costs could not be told when it was paused, from then on.
+func TestAPausedRunEndsAtACap(t *testing.T) {
+	lost := errors.New("throttled")
+	for what, row := range map[string]struct {
+		own, tenant core.Dollars
+		unpriced    bool
+		meter       error // as the pause begins
+		before      time.Duration
+		ends        time.Duration // after the pause begins
+	}{
+		"its tenant's, reached already":    {tenant: hourly, before: time.Hour, ends: time.Minute},
+		"its tenant's, in time":            {tenant: 5 * hourly, ends: 5 * time.Hour},
+		"its tenant's, of a lost meter":    {tenant: 5 * hourly, meter: lost, ends: 5 * time.Hour},
+		"its own, of a price not known":    {own: 5 * hourly, unpriced: true, ends: 5 * time.Hour},
+		"its own, the tenant's comes late": {own: 3 * hourly, tenant: 9 * hourly, ends: 3 * time.Hour},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.limits.RunSpendCap, w.limits.TenantSpendCap, w.limits.Attachment = row.own, row.tenant, 2*time.Hour
+				w.begin("r", nil)
+				session := &core.Session{Launcher: w.launcher(w.store.Process)}
+				host := core.HostRequest{RunKey: key("r"), Host: hostNonce("r")}
+				if row.unpriced {
+					session.Launcher.Describer = noDescriber{}
+				} else if _, err := session.Renew(t.Context(), host); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(row.before)
+				if row.meter != nil {
+					session.Launcher.Meters = metered{err: row.meter}
+				}
+				if _, err := session.Interrupt(t.Context(), host); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(row.ends - time.Minute)
+				if got := outcomes(w.tick())["r"]; row.ends > time.Minute && got != core.Producing {
+					t.Errorf("a minute before the cap: %q", got)
+				}
+				time.Sleep(2 * time.Minute)
+				if got, r := outcomes(w.tick())["r"], w.run("r"); row.ends > time.Minute && got != core.Expired || r.Ending == nil || r.Ending.Reason != core.EndSpendCap {
+					t.Errorf("at the cap: %q, ending %+v", got, r.Ending)
+				}
+			})
+		})
+	}
+}
+
+// noDescriber tells nothing of any task.
+type noDescriber struct{ core.TaskDescriber }
+
+func (noDescriber) Describe(context.Context, string, []string) ([]core.Task, error) {
+	return nil, errors.New("throttled")
+}
+
+// TestALatePriceHasThePublicAddress: where ECS tells a task's size only after its start,
+// renewals and sweeps price it with the address that its definition gave it.
+func TestALatePriceHasThePublicAddress(t *testing.T) {
+	size := mem.TaskSize
+	size.PublicIPv4 = true
+	for _, public := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHosting(t)
+			h.limits.RunSpendCap = 2 * hourly
+			s := h.session(h.store.Process)
+			s.Launcher.Limits = h.limits
+			describer := s.Launcher.Describer
+			s.Launcher.Describer = noDescriber{}
+			q := ofThread("one")
+			d := *q.Definition
+			d.Task.AssignPublicIP = public
+			q.Definition = &d
+			_, err := s.Start(t.Context(), q)
+			h.must(err)
+			if r := h.run("one"); r.Price != 0 || r.PublicIP != public {
+				t.Fatalf("started with the price %s, public %t", r.Price, r.PublicIP)
+			}
+			s.Launcher.Describer = describer
+			_, err = s.Renew(t.Context(), core.HostRequest{RunKey: q.RunKey, Host: q.Host})
+			h.must(err)
+			want := hourly
+			if public {
+				want = size.Price()
+			}
+			if r := h.run("one"); r.Price != want {
+				t.Errorf("public %t: it costs %s an hour, want %s", public, r.Price, want)
+			}
+			h.check()
+		})
+	}
+}

@@ -96,6 +96,7 @@ type runRow struct {
 	TTLSeconds   int64            `dynamodbav:"ttlSeconds,omitempty"`
 	SpendCap     core.Dollars     `dynamodbav:"spendCap,omitempty"`
 	Price        core.Dollars     `dynamodbav:"price,omitempty"`
+	PublicIP     bool             `dynamodbav:"publicIp,omitempty"`
 	Hold         *holdRow         `dynamodbav:"hold,omitempty"`
 	Reclaim      core.ReclaimKind `dynamodbav:"reclaimKind,omitempty"`
 	OnLapse      core.OnLapse     `dynamodbav:"onLapse,omitempty"`
@@ -309,7 +310,7 @@ func encodeRun(r core.Run) (item, error) {
 		DetachedSince: r.DetachedSince, InterruptedSince: r.InterruptedSince, CancelRequested: r.CancelRequested,
 		Ending: (*endingRow)(r.Ending), Nonce: r.Nonce, JournalDir: r.JournalDir, Sealed: (*sealedRow)(r.Sealed),
 		LogEnd: r.LogEnd, LogOmitted: r.LogOmitted, LogHash: r.LogHash, LogTail: r.LogTail, Transcript: (*transcriptRow)(r.Transcript),
-		TTLSeconds: r.TTLSeconds, SpendCap: r.SpendCap, Price: r.Price, Reclaim: r.Reclaim, OnLapse: r.OnLapse, PauseSeconds: r.PauseSeconds, CheckpointPolicy: r.CheckpointPolicy,
+		TTLSeconds: r.TTLSeconds, SpendCap: r.SpendCap, Price: r.Price, PublicIP: r.PublicIP, Reclaim: r.Reclaim, OnLapse: r.OnLapse, PauseSeconds: r.PauseSeconds, CheckpointPolicy: r.CheckpointPolicy,
 		ReclaimSince: r.ReclaimSince, ReclaimAttempts: r.ReclaimAttempts, ReclaimOutcome: r.ReclaimOutcome,
 		KeepUntil: r.ExpiresAt, ExpiresAt: ttl(r.ExpiresAt),
 		TaskStoppedAt: r.TaskStoppedAt, ExitedAt: r.ExitedAt, ThreadKey: threadKey(r.Tenant, r.Thread),
@@ -389,7 +390,7 @@ func decodeRun(it item) (core.Run, error) {
 		DetachedSince: row.DetachedSince, InterruptedSince: row.InterruptedSince, CancelRequested: row.CancelRequested,
 		Ending: (*core.Ending)(row.Ending), Nonce: row.Nonce, JournalDir: row.JournalDir, Sealed: (*core.Sealed)(row.Sealed),
 		LogEnd: row.LogEnd, LogOmitted: row.LogOmitted, LogHash: row.LogHash, LogTail: row.LogTail, Transcript: (*core.Transcript)(row.Transcript),
-		TTLSeconds: row.TTLSeconds, SpendCap: row.SpendCap, Price: row.Price, Reclaim: row.Reclaim, OnLapse: row.OnLapse, PauseSeconds: row.PauseSeconds, CheckpointPolicy: row.CheckpointPolicy,
+		TTLSeconds: row.TTLSeconds, SpendCap: row.SpendCap, Price: row.Price, PublicIP: row.PublicIP, Reclaim: row.Reclaim, OnLapse: row.OnLapse, PauseSeconds: row.PauseSeconds, CheckpointPolicy: row.CheckpointPolicy,
 		ReclaimSince: row.ReclaimSince, ReclaimAttempts: row.ReclaimAttempts, ReclaimOutcome: row.ReclaimOutcome,
 		ExpiresAt:     row.KeepUntil,
 		TaskStoppedAt: row.TaskStoppedAt, ExitedAt: row.ExitedAt,

@@ -158,7 +158,7 @@ func whole(tenant core.TenantID, id core.RunID) core.Run {
 	r.Sealed = &core.Sealed{ExitCode: 3, At: 7, Stderr: "panic: größer\n"}
 	r.LogEnd, r.LogHash, r.LogTail = 8, []byte{0, 1, 255}, []byte("the end\n")
 	r.Transcript = &core.Transcript{Bytes: 8, SHA256: "00ff", Complete: true}
-	r.SpendCap, r.Price = 25, 26
+	r.SpendCap, r.Price, r.PublicIP = 25, 26, true
 	r.TTLSeconds, r.Hold, r.PauseSeconds = 9, core.Hold{Until: 10, By: "ops", Why: "look"}, 11
 	r.OnLapse, r.ReclaimAttempts, r.ReclaimOutcome = core.LapseCancels, 12, core.ReclaimHeld
 	r.TaskStoppedAt, r.ExitedAt = 13, 14

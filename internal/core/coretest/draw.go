@@ -67,7 +67,7 @@ func drawRun(rt *rapid.T, number int64) core.Run {
 		ClaimUntil: times.Draw(rt, "claimUntil"), AttachedUntil: times.Draw(rt, "attachedUntil"),
 		DetachedSince: times.Draw(rt, "detachedSince"), InterruptedSince: times.Draw(rt, "interruptedSince"),
 		CancelRequested: sometimes(rt, "cancelRequested"), Nonce: nonces.Draw(rt, "nonce"),
-		LogEnd: sizes.Draw(rt, "logEnd"), TTLSeconds: sizes.Draw(rt, "ttlSeconds"), SpendCap: amounts.Draw(rt, "spendCap"), Price: amounts.Draw(rt, "price"),
+		LogEnd: sizes.Draw(rt, "logEnd"), TTLSeconds: sizes.Draw(rt, "ttlSeconds"), SpendCap: amounts.Draw(rt, "spendCap"), Price: amounts.Draw(rt, "price"), PublicIP: booleans.Draw(rt, "publicIp"),
 		Reclaim: kinds.Draw(rt, "reclaim"), PauseSeconds: sizes.Draw(rt, "pauseSeconds"),
 		ReclaimSince: times.Draw(rt, "reclaimSince"), ReclaimAttempts: rapid.IntRange(0, 2).Draw(rt, "attempts"),
 		ReclaimOutcome: outcomes.Draw(rt, "outcome"), TaskStoppedAt: times.Draw(rt, "taskStoppedAt"), ExitedAt: times.Draw(rt, "exitedAt"),
