@@ -1,5 +1,6 @@
-// Command tool-go is an example of a function that agents in sandboxes may call as tools:
-// one function serves several, told apart by their name. Its rule: whom a call is made
+// Command tool-go is an example of a function that agents in sandboxes may call as tools,
+// and that hears of a definition's hooks: one function serves several, told apart by their
+// name. Its rule: whom a call is made
 // for is read from the context that Sandkeeper gives, never from the arguments, which a
 // model wrote.
 package main
@@ -8,6 +9,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-lambda-go/lambda"
@@ -18,6 +21,12 @@ type call struct {
 	Name    string          `json:"name"`
 	Args    json.RawMessage `json:"args"` // an object; {} where the agent gave none
 	Context caller          `json:"context"`
+
+	// What a hook is told, which has no name.
+	Hook   string          `json:"hook"`
+	Thread string          `json:"thread"`
+	Run    string          `json:"run"`
+	Detail json.RawMessage `json:"detail"`
 }
 
 // caller is whose agent calls.
@@ -38,11 +47,24 @@ var tools = map[string]func(ctx context.Context, c call) (any, error){
 func main() { lambda.Start(handle) }
 
 func handle(ctx context.Context, c call) (any, error) {
+	if c.Hook != "" {
+		return nil, hook(c)
+	}
 	tool, ok := tools[c.Name]
 	if !ok {
 		return nil, fmt.Errorf("tool %.80q: want one of lookup, whoami, wait", c.Name)
 	}
 	return tool(ctx, c)
+}
+
+// hook logs what it is told. It lets no agent begin in a thread that is closed: an error of
+// the hook ready fails the start.
+func hook(c call) error {
+	log.Printf("hook %s of run %s: %s", c.Hook, c.Run, c.Detail)
+	if c.Hook == "ready" && strings.HasPrefix(c.Thread, "closed-") {
+		return fmt.Errorf("thread %s is closed", c.Thread)
+	}
+	return nil
 }
 
 // lookup answers with a text about a key.

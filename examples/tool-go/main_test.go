@@ -14,6 +14,8 @@ func TestTools(t *testing.T) {
 		{"whom it is called for", `{"name":"whoami","args":{"tenant":"other"},"context":{"tenant":"acme","thread":"t","run":"r"}}`, `{"tenant":"acme","thread":"t","run":"r"}`, ""},
 		{"a wait", `{"name":"wait","args":{"seconds":0.001}}`, `{"waited":0.001}`, ""},
 		{"too long a wait", `{"name":"wait","args":{"seconds":1000}}`, "", "want {\"seconds\": 0 to 120}"},
+		{"a hook", `{"hook":"ready","thread":"t","run":"r","detail":{}}`, `null`, ""},
+		{"a hook that refuses", `{"hook":"ready","thread":"closed-t","run":"r","detail":{}}`, "", "thread closed-t is closed"},
 		{"another tool", `{"name":"rm","args":{}}`, "", "want one of lookup"},
 	}
 	for _, tt := range tests {
