@@ -54,9 +54,9 @@ var cures = map[core.AuditKind]string{
 
 // Run prints the findings, and exits with 5 where somebody has to act.
 func (c *auditTasks) Run(ctx context.Context, in *installation, out *console.Console) error {
-	out.Progress("comparing ECS with the records")
+	bar := out.Bar(0, "comparing ECS with the records")
 	report, err := in.audit(ctx, c.Grace.duration())
-	out.Done()
+	bar.Done()
 	if err != nil {
 		return err
 	}

@@ -111,9 +111,9 @@ func (c *checkpointsVerify) Run(ctx context.Context, in *installation, out *cons
 		threadCheckpoint
 		Sample int `json:"sample,omitempty"`
 	}{threadCheckpoint{key, core.CheckpointID(c.ID)}, c.Sample}
-	out.Progress("reading the checkpoint back")
+	bar := out.Bar(0, "reading the checkpoint back")
 	err = in.checkpoint(ctx, "verify", key, request, &report)
-	out.Done()
+	bar.Done()
 	if err != nil {
 		return err
 	}
@@ -192,8 +192,8 @@ func (c *checkpointsGC) Run(ctx context.Context, in *installation, out *console.
 }
 
 func (c *checkpointsGC) collect(ctx context.Context, in *installation, out *console.Console, key core.ThreadKey, apply bool) (v collectedView, err error) {
-	out.Progress("comparing what is stored with what is needed")
-	defer out.Done()
+	bar := out.Bar(0, "comparing what is stored with what is needed")
+	defer bar.Done()
 	v.Applied = apply
 	if c.All {
 		v.Threads = &core.CollectAllReport{}

@@ -136,9 +136,10 @@ func (c *checkpointsRestore) fetch(ctx context.Context, out *console.Console, a 
 		return fmt.Errorf("restore to %s: %w", c.To, err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(git)) }()
-	defer out.Done()
+	bar := out.Bar(a.root.Counts.Bytes, "bytes")
+	defer bar.Done()
 	result, err := unpack(ctx, a, c.To, git, func(files, bytes int64) {
-		out.Progress("%d of %d entries, %d of %d bytes", files, entriesOf(a.root.Counts), bytes, a.root.Counts.Bytes)
+		bar.Of(bytes, "%d of %d entries, bytes", files, entriesOf(a.root.Counts))
 	})
 	if err != nil {
 		if absent != nil {
@@ -150,7 +151,7 @@ func (c *checkpointsRestore) fetch(ctx context.Context, out *console.Console, a 
 	if stored, err := os.ReadDir(git); err != nil || len(stored) == 0 {
 		return err
 	}
-	out.Progress("restoring the state of repositories")
+	bar.Of(a.root.Counts.Bytes, "the state of repositories")
 	if v.Git, err = gitstate.RestoreAll(ctx, c.To, git, gitstate.Options{}); err != nil {
 		return fmt.Errorf("the files are restored, the state of repositories is not: %w", err)
 	}

@@ -115,8 +115,10 @@ func (c *doctorCommand) Run(ctx context.Context, in *installation, out *console.
 		return badInput("sandboxes: want a number from 0 on, got %d", c.Sandboxes)
 	}
 	d := &doctor{in: in, command: c}
+	bar := out.Bar(int64(len(checks)), "")
+	defer bar.Done()
 	for i, check := range checks {
-		out.Progress("%d of %d: %s", i+1, len(checks), check.name)
+		bar.Of(int64(i), "%s", check.name)
 		d.check = check.name
 		bounded, cancel := context.WithTimeout(ctx, checkWithin)
 		check.do(d, bounded)
@@ -125,7 +127,7 @@ func (c *doctorCommand) Run(ctx context.Context, in *installation, out *console.
 			return err
 		}
 	}
-	out.Done()
+	bar.Done()
 	return d.report(out)
 }
 

@@ -45,9 +45,9 @@ func (c *planCommand) Run(ctx context.Context, in *installation, out *console.Co
 	if err != nil {
 		return err
 	}
-	out.Progress("asking %s for a plan", in.out[names.OutReapFunction])
+	bar := out.Bar(0, "asking %s for a plan", in.out[names.OutReapFunction])
 	report, err := in.reap(ctx, core.SweepRequest{Mode: core.ModePlan, Runs: keys, NoProbe: c.NoProbe})
-	out.Done()
+	bar.Done()
 	if err != nil {
 		return err
 	}
@@ -182,9 +182,9 @@ func (c *applyCommand) Run(ctx context.Context, in *installation, out *console.C
 			return err
 		}
 	}
-	out.Progress("applying %d entries", len(plan.Entries))
+	bar := out.Bar(0, "applying %d entries", len(plan.Entries))
 	report, err := in.reap(ctx, core.SweepRequest{Mode: core.ModeApply, Plan: plan.Entries})
-	out.Done()
+	bar.Done()
 	if err != nil {
 		return err
 	}
@@ -265,9 +265,9 @@ func (c *sweepCommand) Run(ctx context.Context, in *installation, out *console.C
 			return err
 		}
 	}
-	out.Progress("sweeping")
+	bar := out.Bar(0, "sweeping")
 	report, err := in.reap(ctx, request)
-	out.Done()
+	bar.Done()
 	if err != nil {
 		return err
 	}

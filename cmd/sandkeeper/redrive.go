@@ -66,10 +66,12 @@ func (c *redriveCommand) Run(ctx context.Context, in *installation, out *console
 		}
 	}
 	letters, failed := []letter{}, error(nil)
+	bar := out.Bar(int64(waiting), "letters")
 	for _, r := range queues {
-		more, err := r.all(ctx, len(letters), waiting)
+		more, err := r.all(ctx, len(letters), bar)
 		letters, failed = append(letters, more...), errors.Join(failed, err)
 	}
+	bar.Done()
 	counted := map[string]int{letterSent: 0, letterSettled: 0, letterInvalid: 0, letterFailed: 0}
 	for _, l := range letters {
 		counted[l.State]++
@@ -215,9 +217,8 @@ func depth(ctx context.Context, queues *sqs.Client, url string) (int, error) {
 // all goes through the queue once, and returns what became of each letter up to an
 // error. What stays is handed back at the end: until then it is hidden, so that nothing
 // is met twice.
-func (r *redrive) all(ctx context.Context, before, waiting int) ([]letter, error) {
+func (r *redrive) all(ctx context.Context, before int, bar *console.Bar) ([]letter, error) {
 	letters, seen := []letter{}, map[string]bool{}
-	defer r.out.Done()
 	defer func() { r.handBack(context.WithoutCancel(ctx), letters) }()
 	for empty := 0; empty < 2 && len(letters) < lettersMost; {
 		batch, err := r.receive(ctx)
@@ -237,7 +238,7 @@ func (r *redrive) all(ctx context.Context, before, waiting int) ([]letter, error
 		if empty++; fresh > 0 {
 			empty = 0
 		}
-		r.out.Progress("%d of about %d letters", before+len(letters), waiting)
+		bar.At(int64(before + len(letters)))
 	}
 	return letters, nil
 }

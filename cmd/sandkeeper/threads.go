@@ -114,9 +114,9 @@ func (c *threadsDelete) Run(ctx context.Context, in *installation, out *console.
 		if err := in.recordOf(ctx, by, "threads delete", key, detail); err != nil {
 			return err
 		}
-		out.Progress("deleting %s", key)
+		bar := out.Bar(0, "deleting %s", key)
 		err := in.checkpoint(ctx, "deleteThread", key, core.DeleteThreadRequest{ThreadKey: key, Apply: true}, &v.DeleteThreadReport)
-		out.Done()
+		bar.Done()
 		if err != nil {
 			return err
 		}

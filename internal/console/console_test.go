@@ -86,3 +86,22 @@ var errBroken = errors.New("broken pipe")
 type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, errBroken }
+
+// TestABarIsForTerminals, tells how far the work is, moves no cursor by what it describes,
+// and leaves nothing behind.
+func TestABarIsForTerminals(t *testing.T) {
+	for _, terminal := range []bool{true, false} {
+		var errs bytes.Buffer
+		c := &console.Console{Err: &errs, ErrTerminal: terminal}
+		bar := c.Bar(200, "letters\x1b[2J")
+		bar.At(50)
+		bar.Done()
+		drawn := errs.String()
+		if strings.Contains(drawn, "\x1b[2J") || strings.Contains(drawn, "0/200") != terminal {
+			t.Errorf("terminal %t: %q", terminal, drawn)
+		}
+		if !terminal && drawn != "" {
+			t.Errorf("%q is written where nobody reads it", drawn)
+		}
+	}
+}
