@@ -86,6 +86,9 @@ func (h handler) deleted(ctx context.Context, key core.ThreadKey, report *core.C
 	case err != nil:
 		return !h.visited(ctx, "delete", key, err, report)
 	}
+	if gone.Already {
+		return true // on another day
+	}
 	report.Gone++
 	report.Deleted += gone.Deleted
 	h.log.InfoContext(ctx, "delete", "tenant", string(key.Tenant), "thread", string(key.Thread), "deleted", gone.Deleted, "bytes", gone.Bytes)

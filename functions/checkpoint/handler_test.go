@@ -142,6 +142,9 @@ func (r *recorder) DeleteThread(_ context.Context, q core.DeleteThreadRequest) (
 	if fail := r.unused[q.Thread]; fail != nil {
 		err = fail
 	}
+	if q.Thread == "gone" {
+		return core.DeleteThreadReport{Already: true}, err
+	}
 	return core.DeleteThreadReport{Checkpoints: 3, Deleted: 4}, err
 }
 
@@ -610,17 +613,18 @@ func TestWhatAnOperatorKeepsBackIsOnlyCounted(t *testing.T) {
 	}
 }
 
-// TestTheScheduleDeletesThreadsThatNobodyUses, and collects the others as ever.
+// TestTheScheduleDeletesThreadsThatNobodyUses, and collects the others as ever. One that
+// it has deleted before counts on no other day.
 func TestTheScheduleDeletesThreadsThatNobodyUses(t *testing.T) {
 	r := recorder{
-		keys:   []core.ThreadKey{{Tenant: "a", Thread: "old"}, {Tenant: "a", Thread: "used"}, {Tenant: "a", Thread: "lives"}},
+		keys:   []core.ThreadKey{{Tenant: "a", Thread: "old"}, {Tenant: "a", Thread: "used"}, {Tenant: "a", Thread: "lives"}, {Tenant: "a", Thread: "gone"}},
 		unused: map[core.ThreadID]error{"used": &core.RefusedError{Op: "delete", Why: "used"}, "lives": &core.RefusedError{Op: "delete", Why: "live-run"}},
 	}
 	h := quiet(&r)
 	h.unused = 30 * 24 * time.Hour
 	before := time.Now().Add(-h.unused)
 	answer, err := h.handle(t.Context(), sample(t, "checkpoint-collect.json"))
-	if want := (core.CollectAllReport{Threads: 3, Collected: 2, Gone: 1, Deleted: 8, Reclaimed: 20, Missing: 2}); err != nil || answer != want {
+	if want := (core.CollectAllReport{Threads: 4, Collected: 2, Gone: 1, Deleted: 8, Reclaimed: 20, Missing: 2}); err != nil || answer != want {
 		t.Errorf("answered %+v, %v; want %+v", answer, err, want)
 	}
 	for _, asked := range r.asked {

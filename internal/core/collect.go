@@ -69,13 +69,16 @@ type collection struct {
 	needed    map[string]bool   // keys
 	owners    map[ThreadID]bool // other threads of which something is needed
 	garbage   []ObjectInfo
-	renewed   Millis
+	holds     *watch
+	permitted Millis // when that was read last
 	report    CollectReport
 }
 
 func (c *collection) apply(ctx context.Context) error {
-	c.renewed = nowMillis()
-	raise := RaiseFloor{Owner: c.writer.Owner, Fence: c.writer.Fence, Now: c.renewed}
+	if c.holds == nil {
+		c.holds = c.k.watch(c.writer)
+	}
+	raise := RaiseFloor{Owner: c.writer.Owner, Fence: c.writer.Fence, Now: nowMillis()}
 	if _, err := c.k.Threads.UpdateThread(ctx, c.writer.ThreadKey, raise); err != nil {
 		return err
 	}
@@ -112,13 +115,10 @@ func (c *collection) remove(ctx context.Context) (err error) {
 	return nil
 }
 
-// keepUp renews the lease when it is time.
+// keepUp renews the lease, and reads the holds again, when it is time. The time from one
+// reading to the next begins at its end: one that takes long leaves time to remove.
 func (c *collection) keepUp(ctx context.Context) error {
-	if nowMillis().Sub(c.renewed) < LeaseRenew {
-		return nil
-	}
-	c.renewed = nowMillis()
-	if err := c.k.renew(ctx, c.writer); err != nil {
+	if err := c.holds.keepUp(ctx); err != nil || nowMillis().Sub(c.permitted) < LeaseRenew {
 		return err
 	}
 	return c.permit(ctx)
@@ -126,7 +126,8 @@ func (c *collection) keepUp(ctx context.Context) error {
 
 // permit reads whether anything may be removed, after the lease and the floor are written.
 func (c *collection) permit(ctx context.Context) (err error) {
-	c.report.Withheld, err = c.k.withheld(ctx, c.writer.ThreadKey, ofRetention)
+	c.report.Withheld, err = c.holds.withheld(ctx, ofRetention)
+	c.permitted = nowMillis()
 	return err
 }
 

@@ -209,7 +209,7 @@ var destructive = map[string]path{
 		blockedBy: []string{"freeze", "hold"},
 	},
 	"a thread is deleted": {
-		site: "Keeper.drop: Trim", setUp: func(w *world) {
+		site: "deletion.drop: Trim", setUp: func(w *world) {
 			keptWarm(w)
 			w.kept().box("thread-r")
 			w.kept().must(w.kept().save(w.t.Context(), w.store.Process, "thread-r", "c1", tree{"a": "1"}))

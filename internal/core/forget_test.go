@@ -1,6 +1,9 @@
 package core_test
 
 import (
+	"context"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -152,4 +155,140 @@ func TestADeletionSurvivesACrashAtEveryCall(t *testing.T) {
 			}
 		}
 	}
+}
+
+// lagging is an index of runs that lacks what came last. It calls before at each question.
+type lagging struct{ before func(question int) }
+
+func (l *lagging) history() core.ThreadHistory {
+	asked := 0
+	return historyFunc(func() {
+		asked++
+		if l.before != nil {
+			l.before(asked)
+		}
+	})
+}
+
+type historyFunc func()
+
+func (f historyFunc) ThreadRuns(context.Context, core.ThreadKey) ([]core.RunKey, error) {
+	f()
+	return nil, nil
+}
+
+// TestADeletionSeesWhatTheListOfRunsLacks: a run that has begun, or anything that is written
+// between the plan and the emptying of the item, keeps the thread.
+func TestADeletionSeesWhatTheListOfRunsLacks(t *testing.T) {
+	begin := func(w *keeping) {
+		_, err := w.store.UpdateThread(w.ctx(), thread("t"), core.NoteRun{Run: "new", Now: now()})
+		w.must(err)
+	}
+	const planning, permitting, counting = 1, 2, 3 // the questions: the plan's, and two under the lease
+	for name, tt := range map[string]struct {
+		why string
+		at  int // before that question; 0: before the deletion
+		do  func(w *keeping)
+	}{
+		"a run that began a moment ago": {"live-run", 0, func(w *keeping) { begin(w); time.Sleep(core.IndexLag - time.Second) }},
+		"a run that began a while ago":  {"", 0, func(w *keeping) { begin(w); time.Sleep(core.IndexLag) }},
+		"a run that begins meanwhile":   {"used", planning, begin},
+		"a run that begins under it":    {"used", permitting, begin},
+		"one that begins at the last":   {"used", counting, begin},
+		"a lease that came and went": {"used", planning, func(w *keeping) {
+			th, err := w.store.UpdateThread(w.ctx(), thread("t"), core.AcquireLease{Owner: "run:x", Now: now(), Until: now().Add(time.Minute)})
+			w.must(err)
+			_, err = w.store.UpdateThread(w.ctx(), thread("t"), core.ReleaseLease{Owner: "run:x", Fence: th.Fence})
+			w.must(err)
+		}},
+		"a conversation": {"used", permitting, func(w *keeping) {
+			_, err := w.keeper(w.store.Process).PutConversation(w.ctx(), thread("t"), 2, []byte("three"), nil)
+			w.must(err)
+		}},
+		"an artifact": {"used", permitting, func(w *keeping) {
+			time.Sleep(time.Second)
+			_, err := w.keeper(w.store.Process).PutArtifact(w.ctx(), thread("t"), core.Artifact{Run: "r", ID: "late", Name: "n", MIME: "m"}, []byte("late"))
+			w.must(err)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kept(t, func(w *keeping) {
+				lived(w)
+				if tt.at == 0 {
+					tt.do(w)
+				}
+				k := w.keeper(w.store.Process)
+				l := lagging{func(question int) {
+					if question == tt.at {
+						tt.do(w)
+					}
+				}}
+				k.History = l.history()
+				_, err := k.DeleteThread(w.ctx(), deletionOf("t"))
+				w.coded(err, tt.why)
+				if w.has("c3") != (tt.why != "") {
+					t.Errorf("%v, and the head is there: %v", err, w.has("c3"))
+				}
+				w.check(allThreads...)
+			})
+		})
+	}
+}
+
+// TestAStartIsOnItsThreadBeforeItsRecord: whoever lists the runs too early reads it there,
+// and a start that is stopped between the two goes on.
+func TestAStartIsOnItsThreadBeforeItsRecord(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := keepingHosting(t)
+		begun := core.Millis(-1)
+		p := h.store.NewProcess(mem.Faults{Before: func(ctx context.Context, name string) {
+			if strings.HasPrefix(name, "create run") && begun < 0 {
+				th, err := h.store.Thread(ctx, thread("t"))
+				h.must(err)
+				begun = th.BegunAt
+			}
+		}})
+		_, err := h.session(p).Start(t.Context(), startOf("r", "one"))
+		h.must(err)
+		if begun != now() {
+			t.Errorf("a run is recorded at %d, and its thread was begun at %d; calls %v", now(), begun, p.Calls())
+		}
+		_, err = h.keep.keeper(h.store.Process).DeleteThread(t.Context(), deletionOf("t"))
+		if !core.Refused(err) {
+			t.Errorf("its deletion: %v", err)
+		}
+	})
+}
+
+// TestADeletedThreadIsNotDeletedAgain: what is left of it, and the objects that its forks
+// need, are no work for the next day; hosts keep the version of the conversation.
+func TestADeletedThreadIsNotDeletedAgain(t *testing.T) {
+	kept(t, func(w *keeping) {
+		lived(w)
+		for _, id := range []core.ThreadID{"t", "branch"} {
+			first, err := w.keeper(w.store.Process).DeleteThread(w.ctx(), deletionOf(id))
+			if err != nil || first.Already {
+				t.Fatalf("deleted %+v, %v", first, err)
+			}
+			left, err := w.store.Thread(w.ctx(), thread(id))
+			w.must(err)
+			p := w.store.NewProcess(mem.Faults{})
+			again, err := w.keeper(p).DeleteThread(w.ctx(), deletionOf(id))
+			if err != nil || !again.Already || again.Deleted != 0 || len(p.Writes()) > 0 {
+				t.Errorf("again %+v, %v; it wrote %v", again, err, p.Writes())
+			}
+			if th, err := w.store.Thread(w.ctx(), thread(id)); err != nil || !reflect.DeepEqual(th, left) {
+				t.Errorf("left %+v, %v; then %+v", left, err, th)
+			}
+		}
+		// The branch is gone, and what only it needed of the thread is garbage: to delete that
+		// moves no version of a conversation that is gone.
+		before, err := w.store.Thread(w.ctx(), thread("t"))
+		w.must(err)
+		rest, err := w.keeper(w.store.Process).DeleteThread(w.ctx(), deletionOf("t"))
+		after, _ := w.store.Thread(w.ctx(), thread("t"))
+		if err != nil || rest.Already || rest.Deleted == 0 || after.Conversation.Version != before.Conversation.Version {
+			t.Errorf("the rest %+v, %v; conversation %+v, then %+v", rest, err, before.Conversation, after.Conversation)
+		}
+	})
 }

@@ -114,7 +114,7 @@ func (k *Keeper) DeleteHeadUnder(ctx context.Context, w Writer, id CheckpointID)
 			t.Checkpoint = c
 		}
 	}
-	if err := k.allowed(ctx, t.Name(), w.ThreadKey, ofWish); err != nil {
+	if err := k.watch(w).allowed(ctx, t.Name(), ofWish); err != nil {
 		return "", err
 	}
 	t.Next, t.Now = before(all, t.Checkpoint), nowMillis() // to read took its time
@@ -174,11 +174,12 @@ func (k *Keeper) trim(ctx context.Context, w Writer, newest int) (removed []Chec
 	old := slices.DeleteFunc(all[:max(0, len(all)-newest)], func(c Checkpoint) bool {
 		return c.ID == th.Head || c.Reason == ReasonNamed || c.Label != nil
 	})
+	holds := k.watch(w)
 	for some := range slices.Chunk(old, MaxTrim) {
 		if err := k.renew(ctx, w); err != nil {
 			return removed, err
 		}
-		if err := k.allowed(ctx, "keep", w.ThreadKey, ofRetention); err != nil {
+		if err := holds.allowed(ctx, "keep", ofRetention); err != nil {
 			return removed, err
 		}
 		if err := k.Threads.Trim(ctx, Trim{Writer: w, Now: nowMillis(), Checkpoints: some}); err != nil {

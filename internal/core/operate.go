@@ -23,13 +23,18 @@ func (SetHold) Name() string { return "hold" }
 // read, if it was.
 func (t SetHold) Apply(r Run) (Run, error) {
 	if why := failing(
-		check{!r.Status.Terminal() || r.Row != RowNone || r.ReclaimOutcome == ReclaimIdled, "reclaimed"},
+		check{holdable(r), "reclaimed"},
 		check{t.Was == nil || r.Hold == *t.Was, "hold"},
 	); why != "" {
 		return refusal(t, r, why)
 	}
 	r.Hold = t.Hold
 	return r, nil
+}
+
+// holdable reports whether a hold of the run can be written: not once it has been reclaimed.
+func holdable(r Run) bool {
+	return !r.Status.Terminal() || r.Row != RowNone || r.ReclaimOutcome == ReclaimIdled
 }
 
 // Landed: the hold is mine.

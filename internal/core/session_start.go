@@ -272,6 +272,9 @@ func (s *Session) create(ctx context.Context, st *starting) error {
 		Tools: st.tools, Watched: d.FileEvents.Enabled, Hooks: d.Hooks, Snapshots: d.Snapshots, IdleSeconds: d.IdleTTLSeconds, PublicIP: d.Task.AssignPublicIP,
 	})
 	r.Start.Hosted, r.Start.Key = true, st.key
+	if err == nil {
+		err = s.noteRun(ctx, r)
+	}
 	switch {
 	case err != nil:
 		return err
@@ -283,6 +286,16 @@ func (s *Session) create(ctx context.Context, st *starting) error {
 	if refusalOf(err) == "terminal" {
 		return refusedRun("start", st.q.RunKey, "terminal-run")
 	}
+	return err
+}
+
+// noteRun writes that a run is about to begin on its thread, where anything of threads is
+// kept: from then on nobody deletes it as unused.
+func (s *Session) noteRun(ctx context.Context, r Run) error {
+	if s.Keeper == nil {
+		return nil
+	}
+	_, err := s.Launcher.Threads.UpdateThread(ctx, hostThread(r), NoteRun{Run: r.RunKey.Run, Now: nowMillis()})
 	return err
 }
 

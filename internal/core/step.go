@@ -203,7 +203,7 @@ func reportOf(s Step) StepReport {
 func (k *Keeper) begin(ctx context.Context, q stepRequest, th Thread) (StepReport, error) {
 	at, err := k.target(ctx, q)
 	if err == nil && q.replaces() {
-		err = k.allowed(ctx, string(q.kind), q.ThreadKey, ofWish)
+		err = k.watch(Writer{ThreadKey: q.ThreadKey}).allowed(ctx, string(q.kind), ofWish)
 	}
 	if err != nil {
 		return StepReport{}, err

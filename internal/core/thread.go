@@ -169,9 +169,12 @@ type Thread struct {
 	WorkspaceLost *WorkspaceLoss
 	Step          *Step
 	FirstRun      RunID // the first run that began in it
-	Artifacts     bool  // it has, or had, artifacts
-	Fork          *ForkRoot
-	UpdatedAt     Millis
+	// BegunAt is when a run was begun in it last: it is written before the run's record, and
+	// tells of one that an index does not show yet.
+	BegunAt   Millis
+	Artifacts bool // it has, or had, artifacts
+	Fork      *ForkRoot
+	UpdatedAt Millis
 }
 
 // Empty reports whether a fork may begin in the thread: nothing has happened in it yet

@@ -331,7 +331,9 @@ func (t LoseWorkspace) Landed(th Thread) bool {
 	return th.WorkspaceLost != nil && th.WorkspaceLost.Run == t.Run
 }
 
-// NoteRun says that a run began in the thread, which is no place for a fork any more.
+// NoteRun says that a run begins in the thread, which is no place for a fork any more, and
+// is used from now on. Order: before the run's record, so that a deletion of the thread
+// sees the one or the other.
 type NoteRun struct {
 	Run RunID
 	Now Millis
@@ -345,7 +347,7 @@ func (t NoteRun) Apply(th Thread) (Thread, error) {
 	if th.FirstRun == "" {
 		th.FirstRun = t.Run
 	}
-	th.UpdatedAt = t.Now
+	th.BegunAt, th.UpdatedAt = t.Now, t.Now
 	return th, nil
 }
 

@@ -26,7 +26,7 @@ func encodeThread(th core.Thread) (item, error) {
 	row := threadRow{
 		head: head{threadPK(th.ThreadKey), skHead, version}, Tenant: th.Tenant, Thread: th.Thread, Head: th.Head, Fence: th.Fence,
 		LeaseOwner: th.Lease.Owner, LeaseUntil: th.Lease.Until, Floor: th.Floor, Conversation: conversationOf(th.Conversation),
-		PendingRuns: th.PendingRuns, WorkspaceLost: (*lossRow)(th.WorkspaceLost), Step: stepOf(th.Step), FirstRun: th.FirstRun,
+		PendingRuns: th.PendingRuns, WorkspaceLost: (*lossRow)(th.WorkspaceLost), Step: stepOf(th.Step), FirstRun: th.FirstRun, BegunAt: th.BegunAt,
 		Artifacts: th.Artifacts, UpdatedAt: th.UpdatedAt,
 	}
 	if f := th.Fork; f != nil {

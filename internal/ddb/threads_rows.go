@@ -156,6 +156,7 @@ type threadRow struct {
 	WorkspaceLost *lossRow         `dynamodbav:"workspaceLost,omitempty"`
 	Step          *stepRow         `dynamodbav:"step,omitempty"`
 	FirstRun      core.RunID       `dynamodbav:"firstRun,omitempty"`
+	BegunAt       core.Millis      `dynamodbav:"begunAt,omitempty"`
 	Artifacts     bool             `dynamodbav:"artifacts,omitempty"`
 	Fork          *forkRow         `dynamodbav:"fork,omitempty"`
 	ForkOwners    []core.ThreadID  `dynamodbav:"forkOwners,omitempty,stringset"`
@@ -193,7 +194,7 @@ func (row threadRow) decoded() core.Thread {
 	th := core.Thread{
 		ThreadKey: core.ThreadKey{Tenant: row.Tenant, Thread: row.Thread}, Head: row.Head, Fence: row.Fence,
 		Lease: core.Lease{Owner: row.LeaseOwner, Until: row.LeaseUntil}, Floor: row.Floor, Conversation: row.Conversation.conversation(),
-		PendingRuns: row.PendingRuns, WorkspaceLost: (*core.WorkspaceLoss)(row.WorkspaceLost), Step: row.Step.step(), FirstRun: row.FirstRun,
+		PendingRuns: row.PendingRuns, WorkspaceLost: (*core.WorkspaceLoss)(row.WorkspaceLost), Step: row.Step.step(), FirstRun: row.FirstRun, BegunAt: row.BegunAt,
 		Artifacts: row.Artifacts, UpdatedAt: row.UpdatedAt,
 	}
 	if row.Fork != nil {

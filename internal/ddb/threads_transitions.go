@@ -112,7 +112,7 @@ func threadChange(k core.ThreadKey, t core.ThreadTransition) (*change, error) {
 		return c, nil
 	case core.ForgetThread:
 		c := newThreadChange(k, t.Now)
-		c.need(writes(t.Owner, t.Fence, t.Now), is("conversation.version", t.Seen))
+		c.need(writes(t.Owner, t.Fence, t.Now), is("conversation.version", t.Seen.Version), is("headId", t.Head), is("begunAt", t.BegunAt))
 		c.set("floor", t.Fence)
 		c.remove("headId", "pendingRuns", "workspaceLost", "step")
 		if next := t.Next(); next.Version != 0 {
@@ -152,6 +152,7 @@ func threadFacts(k core.ThreadKey, t core.ThreadTransition) (*change, error) {
 	case core.NoteRun:
 		c := newThreadChange(k, t.Now)
 		c.setOnce("firstRun", t.Run)
+		c.set("begunAt", t.Now)
 		return c, nil
 	}
 	return nil, fmt.Errorf("no conditional write for transition %T", t)

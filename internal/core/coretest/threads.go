@@ -574,7 +574,7 @@ func drawThread(rt *rapid.T, number int64) core.Thread {
 			Tenant: core.TenantID(rapid.SampledFrom(awkward).Draw(rt, "tenant")),
 			Thread: core.ThreadID(fmt.Sprint(rapid.SampledFrom(awkward).Draw(rt, "thread"), number)),
 		},
-		Head: heads.Draw(rt, "head"), Fence: epochs.Draw(rt, "fence"), FirstRun: core.RunID(texts.Draw(rt, "first run")),
+		Head: heads.Draw(rt, "head"), Fence: epochs.Draw(rt, "fence"), FirstRun: core.RunID(texts.Draw(rt, "first run")), BegunAt: rapid.SampledFrom([]core.Millis{0, 500, 900}).Draw(rt, "begun at"),
 		Artifacts: booleans.Draw(rt, "artifacts"), UpdatedAt: times.Draw(rt, "updatedAt"), PendingRuns: someRuns(rt, "pending"),
 	}
 	th.Floor = rapid.Int64Range(0, th.Fence).Draw(rt, "floor")
@@ -703,7 +703,12 @@ var threadTransitions = map[string]drawing[core.Thread, core.ThreadTransition]{
 	}},
 	"ForgetThread": {shape: working, draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
 		owner, fence, now := writerOf(rt, th)
-		return core.ForgetThread{Owner: owner, Fence: fence, Seen: as(rt, "seen", th.Conversation.Version, rapid.Int64Range(0, 2)), Now: now}
+		seen := th.Conversation
+		if rapid.IntRange(0, 3).Draw(rt, "seen another") == 0 {
+			seen = drawConversation(rt)
+		}
+		begun := as(rt, "begun", th.BegunAt, rapid.SampledFrom([]core.Millis{0, 500, 900}))
+		return core.ForgetThread{Owner: owner, Fence: fence, Head: as(rt, "head", th.Head, heads), Seen: seen, BegunAt: begun, Now: now}
 	}},
 }
 
