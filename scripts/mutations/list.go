@@ -422,7 +422,7 @@ var mutations = []mutation{
 		pins`),
 	one("a collection does not look at the conversation", collects, `	if c.thread.Conversation.Object.Key != "" {`, `	if c.thread.Conversation.Object.Key == "?" {`),
 	one("a collection takes the manifest that pins read", collects, `	if f := c.thread.Fork; f != nil && len(f.Owners) > 0 {`, `	if f := c.thread.Fork; f != nil && len(f.Owners) < 0 {`),
-	one("a collection raises no floor", collects, `	raise := RaiseFloor{Owner: c.writer.Owner, Fence: c.writer.Fence, Now: c.renewed}
+	one("a collection raises no floor", collects, `	raise := RaiseFloor{Owner: c.writer.Owner, Fence: c.writer.Fence, Now: nowMillis()}
 	if _, err := c.k.Threads.UpdateThread(ctx, c.writer.ThreadKey, raise); err != nil {
 		return err
 	}
