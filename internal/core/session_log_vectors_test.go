@@ -235,16 +235,14 @@ func (in preflight) attach(h *hosting) string {
 	}
 	ctx, cancel := context.WithCancel(h.t.Context())
 	defer cancel()
-	calls, asked := 0, 0
-	faults := mem.Faults{At: map[int]mem.Fault{}}
-	faults.Before = func(_ context.Context, call string) {
-		if calls++; call == "page" && in.Probes[min(asked, len(in.Probes)-1)] == "error" {
-			faults.At[calls] = mem.NotLanded
-		}
+	asked := 0
+	faults := mem.Faults{Choose: func(call string) mem.Fault {
+		fails := call == "page" && in.Probes[min(asked, len(in.Probes)-1)] == "error"
 		if asked++; in.Aborted && asked > 1 {
 			cancel()
 		}
-	}
+		return map[bool]mem.Fault{true: mem.NotLanded}[fails]
+	}}
 	if n := slices.Index(in.Probes, "yes"); n >= 0 {
 		time.AfterFunc(time.Duration(n)*3*time.Second, func() { h.fleet.Write("r", "a line\n") })
 	}

@@ -289,7 +289,7 @@ func TestAStartRepeatedIsTheSameTask(t *testing.T) {
 	spec.StartedBy = "install/other"
 	if again, err := tasks.Start(t.Context(), spec); err == nil {
 		t.Errorf("another start under the same token: %q", again)
-	} else if _, ok := errors.AsType[*types.ConflictException](err); !ok {
+	} else if refused, ok := errors.AsType[*core.TaskRefusedError](err); !ok || refused.Code != "ConflictException" {
 		t.Errorf("another start under the same token: %v", err)
 	}
 	if n := len(server.Tasks()); n != 1 {

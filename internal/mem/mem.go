@@ -48,6 +48,8 @@ func (f Fault) String() string {
 type Faults struct {
 	// At gives the fault of the nth call, counted from 1.
 	At map[int]Fault
+	// Choose, if set, gives it instead, under the process's lock.
+	Choose func(name string) Fault
 	// Before, if set, is called before each call, without any lock: another process
 	// may run in it.
 	Before func(ctx context.Context, name string)
@@ -214,6 +216,9 @@ func (p *Process) enter(ctx context.Context, name string) (Fault, error) {
 	}
 	p.calls = append(p.calls, name)
 	fault := p.faults.At[len(p.calls)]
+	if p.faults.Choose != nil {
+		fault = p.faults.Choose(name)
+	}
 	p.stopped = fault == StopBefore || fault == StopAfter
 	if fault == StopBefore {
 		return fault, fmt.Errorf("%s: %w", name, ErrStopped)
