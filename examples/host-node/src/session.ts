@@ -147,7 +147,7 @@ export interface SpendView {
    */
   capUSD?: number;
   /**
-   * Over says that a cap is reached: once its host leaves, the next sweep ends the run.
+   * Over says that a cap is reached: once its host leaves or pauses it, the next sweep ends the run.
    */
   over?: boolean;
   tenantCapUSD?: number;
