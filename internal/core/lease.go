@@ -9,8 +9,17 @@ import (
 
 // lease takes a thread's writer lease for owner, or renews the owner's own.
 func (k *Keeper) lease(ctx context.Context, key ThreadKey, owner string) (Thread, error) {
-	now := nowMillis()
-	th, err := k.Threads.UpdateThread(ctx, key, AcquireLease{Owner: owner, Now: now, Until: leaseUntil(now)})
+	return k.leaseOf(ctx, Thread{ThreadKey: key}, owner)
+}
+
+// leaseOf is lease of a thread that was read a moment ago.
+func (k *Keeper) leaseOf(ctx context.Context, was Thread, owner string) (Thread, error) {
+	key, now := was.ThreadKey, nowMillis()
+	t := AcquireLease{Owner: owner, Now: now, Until: leaseUntil(now)}
+	if was.Lease.Owner == owner && was.Lease.Live(now) {
+		t.Held = was.Fence
+	}
+	th, err := k.Threads.UpdateThread(ctx, key, t)
 	if err != nil && !Refused(err) {
 		return Thread{}, fmt.Errorf("take lease of thread %s: %w", key, err)
 	}

@@ -124,10 +124,13 @@ func system(owner string) bool {
 
 // lease takes the writer lease of a run's thread for its host, or renews it. It names
 // what is to be waited for, if anything; another writer refuses it. What a dead reclaim
-// has marked stays its own: the reclaim comes back.
-func (s *Session) lease(ctx context.Context, r Run, key SandboxKey) (th Thread, waiting string, err error) {
+// has marked stays its own: the reclaim comes back. The thread as it was read a moment ago
+// spares a reading: to take the lease is conditional all the same.
+func (s *Session) lease(ctx context.Context, r Run, key SandboxKey, known *Thread) (th Thread, waiting string, err error) {
 	threads := s.Launcher.Threads
-	if th, err = threads.Thread(ctx, hostThread(r)); err != nil {
+	if known != nil {
+		th = *known
+	} else if th, err = threads.Thread(ctx, hostThread(r)); err != nil {
 		return Thread{}, "", err
 	}
 	now := nowMillis()
@@ -191,7 +194,7 @@ func (s *Session) Attach(ctx context.Context, q AttachRequest) (RenewReport, err
 		return RenewReport{Run: viewOf(r)}, err
 	}
 	report := RenewReport{Run: viewOf(r)}
-	_, report.Writer, err = s.lease(ctx, r, r.SandboxKey)
+	_, report.Writer, err = s.lease(ctx, r, r.SandboxKey, nil)
 	if why := refusalOf(err); why != "" {
 		report.Writer, err = why, nil
 	}

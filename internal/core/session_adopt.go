@@ -135,7 +135,7 @@ func (s *Session) adoptRecord(ctx context.Context, st *starting, q AdoptRequest)
 		return err
 	}
 	record.Nonce, record.JournalDir = q.Journal, q.JournalDir
-	if err := s.noteRun(ctx, record); err != nil {
+	if st.noted, err = s.noteRun(ctx, record); err != nil {
 		return err
 	}
 	st.run, err = s.runs().Create(ctx, record)

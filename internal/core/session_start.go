@@ -14,7 +14,8 @@ type starting struct {
 	material   KeyMaterial
 	key        SandboxKey
 	run        Run
-	thread     Thread // under the lease; zero where no checkpoints are kept
+	noted      *Thread // as it was when the run was noted on it, in this call
+	thread     Thread  // under the lease; zero where no checkpoints are kept
 	tools      []ToolBinding
 	secrets    map[string]string // resolved, once it has come to that
 }
@@ -273,7 +274,7 @@ func (s *Session) create(ctx context.Context, st *starting) error {
 	})
 	r.Start.Hosted, r.Start.Key = true, st.key
 	if err == nil {
-		err = s.noteRun(ctx, r)
+		st.noted, err = s.noteRun(ctx, r)
 	}
 	switch {
 	case err != nil:
@@ -291,12 +292,15 @@ func (s *Session) create(ctx context.Context, st *starting) error {
 
 // noteRun writes that a run is about to begin on its thread, where anything of threads is
 // kept: from then on nobody deletes it as unused.
-func (s *Session) noteRun(ctx context.Context, r Run) error {
+func (s *Session) noteRun(ctx context.Context, r Run) (*Thread, error) {
 	if s.Keeper == nil {
-		return nil
+		return nil, nil
 	}
-	_, err := s.Launcher.Threads.UpdateThread(ctx, hostThread(r), NoteRun{Run: r.RunKey.Run, Now: nowMillis()})
-	return err
+	th, err := s.Launcher.Threads.UpdateThread(ctx, hostThread(r), NoteRun{Run: r.RunKey.Run, Now: nowMillis()})
+	if err != nil {
+		return nil, err
+	}
+	return &th, nil
 }
 
 // write makes the run's host the writer of its thread, where checkpoints are kept.
@@ -304,7 +308,7 @@ func (s *Session) write(ctx context.Context, st *starting) (waiting string, err 
 	if !s.keeps(st.run) {
 		return "", nil
 	}
-	st.thread, waiting, err = s.lease(ctx, st.run, st.key)
+	st.thread, waiting, err = s.lease(ctx, st.run, st.key, st.noted)
 	return waiting, err
 }
 

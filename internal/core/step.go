@@ -107,7 +107,7 @@ func (k *Keeper) step(ctx context.Context, q stepRequest) (StepReport, error) {
 	if k.Sandboxes == nil {
 		return StepReport{}, refuse(string(q.kind), "thread "+q.ThreadKey.String(), "missing-instances")
 	}
-	if th, err = k.lease(ctx, q.ThreadKey, q.owner); err != nil {
+	if th, err = k.leaseOf(ctx, th, q.owner); err != nil {
 		return StepReport{}, err
 	}
 	// Its agent may have spoken, or another call begun it, before the lease was taken.

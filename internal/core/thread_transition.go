@@ -10,6 +10,9 @@ type AcquireLease struct {
 	Owner string
 	Now   Millis
 	Until Millis
+	// Held is the fence under which the owner had it a moment ago; zero: it had not. It is
+	// a hint at what to ask for first, and no condition.
+	Held int64
 }
 
 // Name is "acquire lease".

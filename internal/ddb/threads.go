@@ -58,6 +58,12 @@ const acquireTries = 4
 // acquire takes a lease that nobody holds, or renews the owner's own: which of the two it
 // is, and so whether the fence grows, is the condition of the request that does it.
 func (s *Threads) acquire(ctx context.Context, k core.ThreadKey, t core.AcquireLease) (core.Thread, error) {
+	if t.Held != 0 {
+		th, err := s.UpdateThread(ctx, k, core.RenewLease{Owner: t.Owner, Fence: t.Held, Now: t.Now, Until: t.Until})
+		if !core.Refused(err) {
+			return th, err
+		}
+	}
 	for range acquireTries {
 		input, err := takeLease(k, t).input(s.table, key(threadPK(k), skHead))
 		if err != nil {

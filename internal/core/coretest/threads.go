@@ -646,7 +646,10 @@ func writerOf(rt *rapid.T, th core.Thread) (owner string, fence int64, now core.
 
 var threadTransitions = map[string]drawing[core.Thread, core.ThreadTransition]{
 	"AcquireLease": {draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
-		return core.AcquireLease{Owner: rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "owner"), Now: moments.Draw(rt, "now"), Until: 4000}
+		return core.AcquireLease{
+			Owner: rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "owner"), Now: moments.Draw(rt, "now"), Until: 4000,
+			Held: rapid.SampledFrom([]int64{0, th.Fence, 7}).Draw(rt, "held"),
+		}
 	}},
 	"RenewLease": {shape: working, draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
 		owner, fence, now := writerOf(rt, th)
