@@ -237,8 +237,8 @@ fuzz: ## Run every fuzzer for FUZZTIME (20s)
 	@FUZZTIME=$(FUZZTIME) sh scripts/fuzz.sh
 
 .PHONY: bench
-bench: setup build synth-local ## Measure what is promised in figures, to bench.json
-	@cd internal/bench && go test -count=1 -timeout 25m -run '^TestFigures$$' -figures ../../bench.json
+bench: setup build synth-local ## Measure what is promised in figures, or those parts that match ONLY, to bench.json
+	@cd internal/bench && go test -count=1 -timeout 25m -run '^TestFigures$$' -figures ../../bench.json -only '$(ONLY)'
 
 .PHONY: deploy-local
 deploy-local: setup synth-local ## Deploy to an engine that runs at ENDPOINT (LocalStack, MiniStack), ECS at ECS_ENDPOINT

@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -27,7 +30,7 @@ func TestMain(m *testing.M) {
 
 var (
 	out  = flag.String("figures", "", "measure everything, and write the list of figures to this file")
-	only = flag.String("only", "", "measure only what matches this expression, and write nothing")
+	only = flag.String("only", "", "measure only what matches this expression, and leave the file's other figures as they are")
 )
 
 // figure is one row of the table.
@@ -138,9 +141,37 @@ func TestFigures(t *testing.T) {
 		return
 	}
 	table(os.Stdout, figures)
-	if *only == "" {
-		write(t, figures)
+	if *out == "" {
+		return
 	}
+	if *only != "" {
+		figures = among(t, figures)
+	}
+	write(t, figures)
+}
+
+// among puts figures in the place of those of the same names in the file, and the rest
+// behind.
+func among(t *testing.T, figures []figure) (all []figure) {
+	t.Helper()
+	text, err := os.ReadFile(*out)
+	if errors.Is(err, fs.ErrNotExist) {
+		return figures
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range figures {
+		if i := slices.IndexFunc(all, func(old figure) bool { return old.Name == f.Name }); i >= 0 {
+			all[i] = f
+		} else {
+			all = append(all, f)
+		}
+	}
+	return all
 }
 
 func write(t *testing.T, figures []figure) {
