@@ -268,15 +268,7 @@ func (s *Session) Renew(ctx context.Context, q HostRequest) (RenewReport, error)
 // spend is what a renewal tells of the run's cost, where a cap is set. What cannot be told
 // keeps no host from its claim.
 func (s *Session) spend(ctx context.Context, r *Run) *SpendView {
-	priced, err := s.spends().price(ctx, *r)
-	if err == nil {
-		*r = priced
-	}
-	view, otherErr := s.spends().view(ctx, *r, nowMillis())
-	if err := cmp.Or(err, otherErr); err != nil {
-		s.log().WarnContext(ctx, "tell spending", "run", r.RunKey.String(), "err", err)
-	}
-	return view
+	return askPriced(ctx, s, r, func(r Run) (*SpendView, error) { return s.spends().view(ctx, r, nowMillis()) })
 }
 
 // renewLease keeps the writer lease. Where it has lapsed and nobody took it, it is taken
@@ -346,15 +338,21 @@ func (s *Session) Interrupt(ctx context.Context, q HostRequest) (RenewReport, er
 // reached is when a run that is about to be paused may have cost a cap; zero where none
 // applies. Its price is asked for now, since none is noted during a pause.
 func (s *Session) reached(ctx context.Context, r *Run, now Millis) Millis {
+	return askPriced(ctx, s, r, func(r Run) (Millis, error) { return s.spends().reached(ctx, r, now) })
+}
+
+// askPriced asks something about the spending of a run, whose price is noted first if it can
+// be known. What cannot be told is logged.
+func askPriced[A any](ctx context.Context, s *Session, r *Run, ask func(Run) (A, error)) A {
 	priced, err := s.spends().price(ctx, *r)
 	if err == nil {
 		*r = priced
 	}
-	at, otherErr := s.spends().reached(ctx, *r, now)
+	answer, otherErr := ask(*r)
 	if err := cmp.Or(err, otherErr); err != nil {
 		s.log().WarnContext(ctx, "tell spending", "run", r.RunKey.String(), "err", err)
 	}
-	return at
+	return answer
 }
 
 // Get reads a run.
