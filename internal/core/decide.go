@@ -184,9 +184,10 @@ func leaving(reply ProbeReply) decision {
 }
 
 // unlaunched: a run without a task has not begun and never will, unless its launch
-// is still under way.
+// is still under way. A row that another run has put under the same instance, as of two
+// that adopt one task, is that run's launch.
 func unlaunched(r Run, e evidence, p policy) decision {
-	if r.Instance == "" || e.row == nil || e.row.State == LedgerClosed {
+	if r.Instance == "" || e.row == nil || e.row.State == LedgerClosed || e.row.Run != "" && r.RunKey != (RunKey{e.row.Tenant, e.row.Run}) {
 		if p.control.Blocked() {
 			return decision{act: actLeave, outcome: Held, why: p.control.Standing()}
 		}

@@ -1,6 +1,7 @@
 package core_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -17,6 +18,7 @@ type judgement struct {
 	what    string
 	run     func(r *core.Run) // from a run that left 10 minutes ago and has a task
 	row     core.LedgerState  // of its instance; none: no row
+	rowOf   core.RunKey       // whose that row is; zero: the run's own
 	task    core.Task         // as ECS describes it; zero: it lives
 	reply   core.ProbeReply   // zero: producing
 	control core.Control
@@ -137,6 +139,10 @@ func TestDecide(t *testing.T) {
 		{what: "a run whose launch is over was never launched", run: unlaunchedRun, row: core.LedgerClosed, want: core.Died, why: "never-launched"},
 		{what: "a run whose launch is under way is left alone", run: unlaunchedRun, row: core.LedgerIntent, want: core.Unknown, why: "launch-intent"},
 		{what: "a run whose launch is being undone is left alone", run: unlaunchedRun, row: core.LedgerStopping, want: core.Unknown, why: "launch-stopping"},
+		{what: "a run whose instance is another run's was never launched", run: unlaunchedRun, row: core.LedgerRunning, rowOf: key("other"), want: core.Died, why: "never-launched"},
+		{what: "nor was one whose instance a run of another tenant began to launch", run: unlaunchedRun, row: core.LedgerIntent,
+			rowOf: core.RunKey{Tenant: "umbra", Run: "r"}, want: core.Died, why: "never-launched"},
+		{what: "a row that the audit wrote may be of its launch", run: unlaunchedRun, row: core.LedgerStopping, rowOf: core.RunKey{Tenant: "-"}, want: core.Unknown, why: "launch-stopping"},
 		{what: "an expired run whose launch is under way has expired", run: both(unlaunchedRun, expiredRun), row: core.LedgerIntent, want: core.Expired},
 
 		{what: "a paused run is left alone until its time is over", run: paused(599*time.Second, core.RowPause), want: core.Producing, why: "paused"},
@@ -208,7 +214,8 @@ func (j judgement) check(t *testing.T) {
 	w.store.SeedRun(r)
 	w.store.SeedRun(leftRun("beside"))
 	if j.row != "" {
-		w.store.SeedRow(core.LedgerRow{Instance: r.Instance, State: j.row, Provider: "fargate", LaunchUntil: 1})
+		of := cmp.Or(j.rowOf, r.RunKey)
+		w.store.SeedRow(core.LedgerRow{Instance: r.Instance, Tenant: of.Tenant, Run: of.Run, State: j.row, Provider: "fargate", LaunchUntil: 1})
 	}
 	if j.limits != nil {
 		j.limits(&w.limits)

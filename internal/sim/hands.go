@@ -167,6 +167,9 @@ func (w *world) hostAdopts(c hostCall, n int) error {
 		RunKey: c.r.key, Thread: w.thread(c.r), Host: c.host, TaskARN: arn, Container: "agent", Journal: strayNonce, Keep: w.config.Idle, TTLSeconds: 300,
 	})
 	if err == nil && report.State == core.Ready {
+		if report.Run.TaskARN != arn {
+			w.accuse("%s is told that task %s is run %s's, which has %q", c.a.name, arn, c.r.key, report.Run.TaskARN)
+		}
 		w.met("adopted")
 	}
 	return err

@@ -209,7 +209,7 @@ func (w *world) judgeClaim(a *actor, r *agentRun, before, after core.Run) {
 		// A row that came after the sweep had begun, it may have read as absent: then the
 		// launch loses its claim, and its task is condemned before an agent begins.
 		known := r.rowOf == before.Instance && r.rowAt < a.begun
-		if row, err := w.store.Row(context.Background(), before.Instance); known && err == nil && row.State != core.LedgerClosed {
+		if row, err := w.store.Row(context.Background(), before.Instance); known && err == nil && launches(row, r) && row.State != core.LedgerClosed {
 			w.accuse("%s ends run %s, whose launch is not settled: its row is %s (I6)", a.name, r.key, row.State)
 		}
 	case begun && agent.Alive && w.lives(before.TaskARN):
@@ -217,6 +217,13 @@ func (w *world) judgeClaim(a *actor, r *agentRun, before, after core.Run) {
 	case w.lives(before.TaskARN) && !agent.Exited:
 		w.accuse("%s claims run %s, which has not ended (I1)", a.name, r.key)
 	}
+}
+
+// launches reports whether a row is of the run's own launch. Two runs that adopt one task
+// name one instance: the task is that run's whose row it is, and of the other nothing works
+// there that anybody has been told of.
+func launches(row core.LedgerRow, r *agentRun) bool {
+	return r.key == core.RunKey{Tenant: row.Tenant, Run: row.Run}
 }
 
 func (w *world) expired(r core.Run, at core.Millis) bool {
@@ -358,7 +365,7 @@ func (w *world) stopWrongs(a *actor, arn string) []string {
 	need(!w.oracle.frozen || w.oracle.frozenAt < a.readAt || a.sinceRead <= 1, "the installation is frozen, and it did not read control again (I13)")
 	for _, r := range w.runs {
 		run, err := w.store.Run(context.Background(), r.key)
-		if err != nil || run.Instance != instance {
+		if err != nil || run.Instance != instance || run.TaskARN == "" && !launches(row, r) {
 			continue
 		}
 		held := run.TaskARN == arn && w.oracle.promised[r.key] > now().Add(2*w.config.Skew)

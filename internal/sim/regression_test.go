@@ -1,11 +1,14 @@
 package sim_test
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
 	"github.com/sandkeeper/sandkeeper/internal/sim"
 )
 
@@ -14,7 +17,7 @@ import (
 // script stays what it is.
 var once = []struct {
 	name   string
-	seed   uint64
+	seed   uint64 // zero: it was written by hand
 	script sim.Script
 }{{
 	name: "a task that ECS does not know for a moment, long after it was condemned, is not gone (I6)",
@@ -152,6 +155,23 @@ var once = []struct {
 		{Op: "go", ID: 1, N: 40},
 		{Op: "go", ID: 2, N: 40},
 	}},
+}, {
+	name: "a run that named the task of another's adoption, and came no further, was never launched (I6)",
+	script: sim.Script{Config: sim.Config{Runs: 6, Threads: 1, Breaker: 50, Checkpoint: core.CheckpointAlways, Keeper: true, Session: true, Adopts: true}, Choices: []sim.Choice{
+		{Op: "adopt", ID: 2, Run: 1},
+		{Op: "go", ID: 2, N: 6}, // up to the instance's name
+		{Op: "adopt", ID: 3, Run: 2, N: 2},
+		{Op: "go", ID: 3, N: 40},
+	}},
+}, {
+	name: "a run that read that nobody had adopted its task before another did was never launched (I6)",
+	script: sim.Script{Config: sim.Config{Runs: 6, Threads: 1, Breaker: 50, Checkpoint: core.CheckpointAlways, Keeper: true, Session: true, Adopts: true}, Choices: []sim.Choice{
+		{Op: "adopt", ID: 2, Run: 1},
+		{Op: "go", ID: 2, N: 5},
+		{Op: "adopt", ID: 3, Run: 2, N: 2},
+		{Op: "go", ID: 3, N: 40},
+		{Op: "go", ID: 2, N: 40},
+	}},
 }}
 
 // TestWhatOnceBroke carries every such script out again.
@@ -162,5 +182,57 @@ func TestWhatOnceBroke(t *testing.T) {
 				t.Errorf("script of %#x breaks: %s\nwhat happens:\n  %s", c.seed, strings.Join(r.Wrongs, "\n"), strings.Join(r.Trace, "\n  "))
 			}
 		})
+	}
+}
+
+// TestTwoAdoptionsOfATask: of two that adopt one task, each stopped after any of its calls
+// or going on later, in either order, one has it at most, and the end of one harms no other.
+// The agent in the task is the first one's.
+func TestTwoAdoptionsOfATask(t *testing.T) {
+	config := sim.Config{Runs: 6, Threads: 1, Breaker: 50, Checkpoint: core.CheckpointAlways, Keeper: true, Session: true, Adopts: true}
+	const mine, other = 2, 3
+	met := map[string]int{}
+	try := func(what string, choices ...sim.Choice) {
+		s := sim.Script{Config: config, Choices: choices}
+		r := sim.Replay(t, s, false)
+		for what, n := range r.Met {
+			met[what] += n
+		}
+		if len(r.Wrongs) > 0 {
+			again := sim.Replay(t, s, true)
+			t.Fatalf("%s: %s\n%s\nwhat happens:\n  %s", what, strings.Join(r.Wrongs, "\n"), s, strings.Join(again.Trace, "\n  "))
+		}
+	}
+	on := func(id int) sim.Choice { return sim.Choice{Op: sim.OpGo, ID: id, N: 40} }
+	for who, second := range map[string]sim.Choice{
+		"another tenant's run":         {Op: sim.OpAdopt, ID: other, Run: 2, N: 2},
+		"a run of the thread":          {Op: sim.OpAdopt, ID: other, Run: 3, N: 2},
+		"a run of another thread":      {Op: sim.OpAdopt, ID: other, Run: 4, N: 2},
+		"the run's other host":         {Op: sim.OpAdopt, ID: other, Run: 1, N: 1},
+		"the host in another call too": {Op: sim.OpAdopt, ID: other, Run: 1},
+	} {
+		for n := range 12 {
+			for _, m := range []int{0, 1, 3, 5, 6, 7, 8, 9, 40} {
+				first := sim.Choice{Op: sim.OpAdopt, ID: mine, Run: 1}
+				cut := []sim.Choice{first, {Op: sim.OpGo, ID: mine, N: n}, second, {Op: sim.OpGo, ID: other, N: m}}
+				turned := []sim.Choice{first, second, cut[3], cut[1]}
+				what := fmt.Sprintf("%s, cut after %d and %d calls", who, n, m)
+				try(what, cut...)
+				try(what+"; the first goes on", slices.Concat(cut, []sim.Choice{on(mine), on(other)})...)
+				try(what+"; the second goes on", slices.Concat(cut, []sim.Choice{on(other), on(mine)})...)
+				try(what+" of which the second's come first", slices.Concat(turned, []sim.Choice{on(mine), on(other)})...)
+			}
+			for _, fault := range []mem.Fault{mem.NotLanded, mem.AnswerLost} {
+				c := []sim.Choice{{Op: sim.OpAdopt, ID: mine, Run: 1}, {Op: sim.OpGo, ID: mine, N: n}, {Op: sim.OpGo, ID: mine, N: 1, Fault: fault}, second}
+				what := fmt.Sprintf("%s, call %d fails: %s", who, n+1, fault)
+				try(what, slices.Concat(c, []sim.Choice{on(other), on(mine)})...)
+				try(what+", and goes on", slices.Concat(c, []sim.Choice{on(mine), on(other)})...)
+			}
+		}
+	}
+	for _, what := range []string{"adopted", "adopt refused: task-taken", "adopt refused: attached-elsewhere"} {
+		if met[what] == 0 {
+			t.Errorf("it never happens: %s; %v", what, met)
+		}
 	}
 }
