@@ -23,6 +23,8 @@ type Leak struct {
 	Since     Millis `json:"since"`
 	Why       string `json:"why"`
 	Stopping  bool   `json:"stopping,omitempty"` // handed to reclaim, since the policy says so
+
+	instance InstanceID
 }
 
 // DailyReport is what the daily audit and prune found.
@@ -113,7 +115,7 @@ func (s *Sweep) auditTask(ctx context.Context, cluster string, t Task, control C
 	}
 	report.Ours++
 	row, err := s.Ledger.Row(ctx, InstanceID(id))
-	leak := Leak{TaskARN: t.ARN, StartedBy: t.StartedBy, Since: t.CreatedAt}
+	leak := Leak{TaskARN: t.ARN, StartedBy: t.StartedBy, Since: t.CreatedAt, instance: InstanceID(id)}
 	switch {
 	case isNotFound(err):
 		leak.Why = "no ledger row"
@@ -131,7 +133,7 @@ func (s *Sweep) auditTask(ctx context.Context, cluster string, t Task, control C
 	if nowMillis() < t.CreatedAt.Add(s.Limits.LeakGrace) {
 		return
 	}
-	if err := s.stopLeak(ctx, cluster, t, InstanceID(id), control, &leak); err != nil {
+	if err := s.stopLeak(ctx, cluster, control, &leak); err != nil {
 		report.Errors = append(report.Errors, err.Error())
 	}
 	report.Leaked = append(report.Leaked, leak)
@@ -154,7 +156,7 @@ func (s *Sweep) auditIdle(ctx context.Context, t Task, row LedgerRow, report *Da
 // stopLeak gives a task without a row one that condemns it, where the policy says so
 // and the breaker lets it: reclaim then stops it as any other. A row that is there,
 // if only closed, is left to the operator.
-func (s *Sweep) stopLeak(ctx context.Context, cluster string, t Task, id InstanceID, control Control, leak *Leak) error {
+func (s *Sweep) stopLeak(ctx context.Context, cluster string, control Control, leak *Leak) error {
 	if !s.StopLeaks || leak.Why != "no ledger row" {
 		return nil
 	}
@@ -162,14 +164,14 @@ func (s *Sweep) stopLeak(ctx context.Context, cluster string, t Task, id Instanc
 	if err != nil || !control.EndsUnsealed() {
 		return err
 	}
-	now := nowMillis()
+	now, id := nowMillis(), leak.instance
 	row, err := s.Ledger.PutIntent(ctx, LedgerRow{
 		Instance: id, Provider: s.Provider, State: LedgerIntent, LaunchUntil: now, Cluster: cluster, DueAt: now, UpdatedAt: now,
 	})
 	if err != nil || row.State != LedgerIntent {
 		return err
 	}
-	if _, err = s.Ledger.UpdateRow(ctx, id, StopLaunch{TaskARN: t.ARN, Why: "leaked: " + leak.Why, Now: now, DueAt: now.Add(s.Limits.RetryStop)}); err != nil {
+	if _, err = s.Ledger.UpdateRow(ctx, id, StopLaunch{TaskARN: leak.TaskARN, Why: "leaked: " + leak.Why, Now: now, DueAt: now.Add(s.Limits.RetryStop)}); err != nil {
 		return err
 	}
 	leak.Stopping = true

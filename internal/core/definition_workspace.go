@@ -113,12 +113,8 @@ func (w WorkspacePlan) check(secrets []string) error {
 		return fmt.Errorf("workspace.instructions: want at most %d bytes, got %d", maxAuthor, len(w.Instructions))
 	}
 	if w.Source != nil {
-		s := w.Source
-		if err := checkRepository(s.Repository, s.Ref, s.Directory, s.Credential, secrets); err != nil {
+		if err := w.Source.check(secrets); err != nil {
 			return fmt.Errorf("workspace.source.%w", err)
-		}
-		if s.Depth < 0 || s.Depth > maxDepth {
-			return fmt.Errorf("workspace.source.depth: want 0 to %d, got %d", maxDepth, s.Depth)
 		}
 	}
 	return cmp.Or(checkAdded("skills", w.Skills, secrets), checkAdded("plugins", w.Plugins, secrets), w.checkScripts(), w.checkSetup())
@@ -145,7 +141,7 @@ func (a AddedPlan) check(secrets []string) error {
 	case (len(a.Files) == 0) == (a.Repository == ""):
 		return errors.New("want either files or a repository")
 	case a.Repository != "":
-		return checkRepository(a.Repository, a.Ref, a.Directory, a.Credential, secrets)
+		return SourcePlan{Repository: a.Repository, Ref: a.Ref, Directory: a.Directory, Credential: a.Credential}.check(secrets)
 	case a.Ref != "" || a.Directory != "" || a.Credential != "":
 		return errors.New("want ref, directory and credential only with a repository")
 	case len(a.Files) > maxFiles:
@@ -203,21 +199,23 @@ func (w WorkspacePlan) checkSetup() error {
 	return once("workspace.setup", groups)
 }
 
-// checkRepository refuses what git would take as an option or as a program to run, and a
-// password that would stand in records.
-func checkRepository(repository, ref, directory, credential string, secrets []string) error {
+// check refuses what git would take as an option or as a program to run, and a password
+// that would stand in records.
+func (s SourcePlan) check(secrets []string) error {
 	switch {
-	case len(repository) > maxText || !remote(repository):
+	case len(s.Repository) > maxText || !remote(s.Repository):
 		return fmt.Errorf("repository: want an https, http, ssh, git or file URL without a password, or user@host:path, of at most %d bytes", maxText)
-	case ref != "" && (len(ref) > maxRef || !gitRef.MatchString(ref) || strings.Contains(ref, "..")):
-		return fmt.Errorf("ref: want a branch, tag or commit, got %.140q", ref)
-	case credential != "" && !slices.Contains(secrets, credential):
-		return fmt.Errorf("credential: want the name of one of the definition's secrets, got %.140q", credential)
+	case s.Ref != "" && (len(s.Ref) > maxRef || !gitRef.MatchString(s.Ref) || strings.Contains(s.Ref, "..")):
+		return fmt.Errorf("ref: want a branch, tag or commit, got %.140q", s.Ref)
+	case s.Credential != "" && !slices.Contains(secrets, s.Credential):
+		return fmt.Errorf("credential: want the name of one of the definition's secrets, got %.140q", s.Credential)
+	case s.Depth < 0 || s.Depth > maxDepth:
+		return fmt.Errorf("depth: want 0 to %d, got %d", maxDepth, s.Depth)
 	}
-	if directory == "" {
+	if s.Directory == "" {
 		return nil
 	}
-	return checkInside("directory", directory)
+	return checkInside("directory", s.Directory)
 }
 
 func remote(text string) bool {

@@ -318,7 +318,7 @@ func isRewritten(err error) bool {
 func (s *Sweep) sealBeside(ctx context.Context, j job, r Run, a *allowance) (ended, error) {
 	sealed := &Sealed{At: nowMillis(), ExitCode: j.reply.Exit, Stderr: j.reply.Stderr}
 	for from := int64(0); from < s.Limits.SideBytes; {
-		page, err := s.page(ctx, r, from, nil, false, a)
+		page, err := s.page(ctx, pageOf(r, from), a)
 		if err != nil {
 			return ended{}, err
 		}
@@ -382,16 +382,14 @@ func (s *Sweep) givesUp(ctx context.Context, r Run) bool {
 }
 
 // page reads a piece of a journal out of the sweep's allowance.
-func (s *Sweep) page(ctx context.Context, r Run, from int64, last []byte, dead bool, a *allowance) (PageReply, error) {
+func (s *Sweep) page(ctx context.Context, q PageRequest, a *allowance) (PageReply, error) {
 	if err := a.open(); err != nil {
 		return PageReply{}, err
 	}
 	if err := s.hold.take(ctx, execHoldFor); err != nil {
 		return PageReply{}, busyError("page", err)
 	}
-	page, err := s.Prober.Page(ctx, PageRequest{
-		RunKey: r.RunKey, Target: targetOf(r), Nonce: r.Nonce, From: from, Last: last, Final: dead,
-	})
+	page, err := s.Prober.Page(ctx, q)
 	a.spend(len(page.Data))
 	return page, err
 }
@@ -407,7 +405,9 @@ func (s *Sweep) drain(ctx context.Context, r Run, dead bool, a *allowance) (ende
 	}
 	pushes := s.Uploader != nil
 	for {
-		page, err := s.page(ctx, r, r.LogEnd, r.LogTail, dead, a)
+		q := pageOf(r, r.LogEnd)
+		q.Last, q.Final = r.LogTail, dead
+		page, err := s.page(ctx, q, a)
 		if err != nil {
 			return ended{}, err
 		}

@@ -17,29 +17,44 @@ type job struct {
 	reply    ProbeReply
 }
 
+// examination is what one sweep finds out about its runs: of the run at each place, the
+// evidence at the same place.
+type examination struct {
+	runs      []Run
+	evidences []evidence
+	policy    policy
+	begun     time.Time // when the sweep began
+	report    *SweepReport
+}
+
+// judge decides about the run at a place by what is known of it now.
+func (x *examination) judge(i int) decision {
+	return decide(x.runs[i], x.evidences[i], nowMillis(), x.policy)
+}
+
 // describeBatch is the most that ECS describes in one call.
 const describeBatch = 100
 
 // examine asks tasks, ledger and journals as far as the judgement needs it, and
 // returns what is to be done; the runs left alone are entered into the report.
 func (s *Sweep) examine(ctx context.Context, runs []Run, p policy, begun time.Time, report *SweepReport) []job {
-	evidences := make([]evidence, len(runs))
-	s.askTasks(ctx, runs, evidences, p)
-	s.askJournals(ctx, runs, evidences, p, begun, report)
-	s.takeNotes(ctx, runs, evidences, p, report)
-	s.warn(ctx, runs, evidences, p)
+	x := &examination{runs: runs, evidences: make([]evidence, len(runs)), policy: p, begun: begun, report: report}
+	s.askTasks(ctx, x)
+	s.askJournals(ctx, x)
+	s.takeNotes(ctx, x)
+	s.warn(ctx, x)
 	var jobs []job
 	for i, r := range runs {
-		d := decide(r, evidences[i], nowMillis(), p)
+		d := x.judge(i)
 		switch d.act {
 		case actLeave:
 			report.add(RunReport{RunKey: r.RunKey, Outcome: d.outcome, Reason: d.why, Healing: d.healing})
 		case actAsk:
 			report.add(RunReport{RunKey: r.RunKey, Outcome: Unknown, Reason: ReasonUnexamined, Healing: Retry})
 		default:
-			j := job{run: r, decision: d, task: evidences[i].task}
-			if evidences[i].probe != nil {
-				j.reply = *evidences[i].probe
+			j := job{run: r, decision: d, task: x.evidences[i].task}
+			if probe := x.evidences[i].probe; probe != nil {
+				j.reply = *probe
 			}
 			jobs = append(jobs, j)
 		}
@@ -52,22 +67,22 @@ func (s *Sweep) examine(ctx context.Context, runs []Run, p policy, begun time.Ti
 
 // askTasks describes the tasks of all runs whose judgement asks for it, a batch a
 // call, and reads the ledger row of those that have none.
-func (s *Sweep) askTasks(ctx context.Context, runs []Run, evidences []evidence, p policy) {
+func (s *Sweep) askTasks(ctx context.Context, x *examination) {
 	byCluster := map[string][]int{}
-	for i, r := range runs {
-		if decide(r, evidences[i], nowMillis(), p).act != actAsk {
+	for i, r := range x.runs {
+		if x.judge(i).act != actAsk {
 			continue
 		}
 		if r.TaskARN != "" {
 			byCluster[r.Cluster] = append(byCluster[r.Cluster], i)
 			continue
 		}
-		evidences[i] = s.askLedger(ctx, r)
+		x.evidences[i] = s.askLedger(ctx, r)
 	}
 	for cluster, indexes := range byCluster {
 		batches := slices.Collect(slices.Chunk(indexes, describeBatch))
 		pool(s.Limits.SweepWidth, len(batches), func(n int) {
-			s.describeBatch(ctx, cluster, runs, batches[n], evidences)
+			s.describeBatch(ctx, x, cluster, batches[n])
 		})
 	}
 }
@@ -91,11 +106,11 @@ func (s *Sweep) askLedger(ctx context.Context, r Run) evidence {
 // describeBatch fills in what ECS says. A call that failed leaves its runs unknown,
 // and so does one in which every task is missing: that is a wrong cluster or
 // account rather than so many ends at once.
-func (s *Sweep) describeBatch(ctx context.Context, cluster string, runs []Run, batch []int, evidences []evidence) {
+func (s *Sweep) describeBatch(ctx context.Context, x *examination, cluster string, batch []int) {
 	arns := make([]string, len(batch))
 	for n, i := range batch {
-		arns[n] = runs[i].TaskARN
-		evidences[i] = evidence{asked: true, task: Task{ARN: runs[i].TaskARN}}
+		arns[n] = x.runs[i].TaskARN
+		x.evidences[i] = evidence{asked: true, task: Task{ARN: x.runs[i].TaskARN}}
 	}
 	slices.Sort(arns)
 	arns = slices.Compact(arns)
@@ -112,9 +127,9 @@ func (s *Sweep) describeBatch(ctx context.Context, cluster string, runs []Run, b
 	}
 	allMissing := !present && len(arns) > 1
 	for _, i := range batch {
-		evidences[i].allMissing = allMissing
-		if t, ok := byARN[runs[i].TaskARN]; ok && !allMissing {
-			evidences[i].task = t
+		x.evidences[i].allMissing = allMissing
+		if t, ok := byARN[x.runs[i].TaskARN]; ok && !allMissing {
+			x.evidences[i].task = t
 		}
 	}
 }
@@ -123,11 +138,11 @@ func (s *Sweep) describeBatch(ctx context.Context, cluster string, runs []Run, b
 // minute's budget has tokens for, from each shard's cursor on: what is over comes
 // first in the next sweep, so that nobody starves. Runs with a fresh hint, or asked for by
 // name, come before all others and move no cursor.
-func (s *Sweep) askJournals(ctx context.Context, runs []Run, evidences []evidence, p policy, begun time.Time, report *SweepReport) {
-	if p.unasked {
+func (s *Sweep) askJournals(ctx context.Context, x *examination) {
+	if x.policy.unasked {
 		return
 	}
-	first, laps := s.laps(ctx, runs, evidences, p)
+	first, laps := s.laps(ctx, x)
 	order := first
 	for row := 0; ; row++ { // a run of each shard in turn
 		before := len(order)
@@ -144,18 +159,18 @@ func (s *Sweep) askJournals(ctx context.Context, runs []Run, evidences []evidenc
 	if len(order) > 0 {
 		tokens = s.share(ctx, len(order))
 	}
-	answered := s.probeAll(ctx, runs, evidences, order[:min(tokens, len(order))], begun, report)
-	s.moveCursors(ctx, runs, laps, answered, p, report)
+	answered := s.probeAll(ctx, x, order[:min(tokens, len(order))])
+	s.moveCursors(ctx, x, laps, answered)
 }
 
 // laps sorts what is to be asked: the hinted, and the others by shard.
-func (s *Sweep) laps(ctx context.Context, runs []Run, evidences []evidence, p policy) (first []int, laps []lap) {
+func (s *Sweep) laps(ctx context.Context, x *examination) (first []int, laps []lap) {
 	byShard := map[int][]int{}
-	for i, r := range runs {
-		if !evidences[i].asked || decide(r, evidences[i], nowMillis(), p).act != actAsk {
+	for i, r := range x.runs {
+		if !x.evidences[i].asked || x.judge(i).act != actAsk {
 			continue
 		}
-		if p.named || hinted(r, nowMillis()) {
+		if x.policy.named || hinted(r, nowMillis()) {
 			first = append(first, i)
 			continue
 		}
@@ -169,7 +184,7 @@ func (s *Sweep) laps(ctx context.Context, runs []Run, evidences []evidence, p po
 		if err != nil { // from the beginning: fair enough for once
 			s.Logger.WarnContext(ctx, "read cursor", "shard", shards[n], "err", err)
 		}
-		laps[n] = lap{cursor: cursor, asking: cursor.turn(runs, byShard[shards[n]])}
+		laps[n] = lap{cursor: cursor, asking: cursor.turn(x.runs, byShard[shards[n]])}
 	})
 	// The oldest open lap first: where tokens are fewer than shards, each gets its turn,
 	// and a shard of many runs gets more of them.
@@ -192,31 +207,31 @@ func hinted(r Run, now Millis) bool {
 // tells who was answered. The batches begin one after another, each when the one
 // before it has had the time to start its sessions; so the calls together keep to the
 // pace, however slow the answers are.
-func (s *Sweep) probeAll(ctx context.Context, runs []Run, evidences []evidence, order []int, begun time.Time, report *SweepReport) map[int]bool {
+func (s *Sweep) probeAll(ctx context.Context, x *examination, order []int) map[int]bool {
 	answered := make(map[int]bool, len(order))
 	batches := slices.Collect(slices.Chunk(order, s.Limits.ProbeBatch))
 	pace := pacer{each: paced(s.Limits.ProbeBatch, s.Limits.Pace())}
 	// One sandbox that hangs must not keep what has ended waiting. Its batch counts as
 	// not asked: in the next sweep it comes first.
-	ctx, cancel := context.WithDeadline(ctx, begun.Add(s.Limits.askUntil()))
+	ctx, cancel := context.WithDeadline(ctx, x.begun.Add(s.Limits.askUntil()))
 	defer cancel()
 	var mu sync.Mutex
 	pool(s.Limits.ProbeCalls, len(batches), func(n int) {
-		if !waitUntil(ctx, pace.next(time.Now())) || time.Since(begun) > s.Limits.NewRunsFor {
+		if !waitUntil(ctx, pace.next(time.Now())) || time.Since(x.begun) > s.Limits.NewRunsFor {
 			return
 		}
 		requests := make([]ProbeRequest, len(batches[n]))
 		for k, i := range batches[n] {
-			requests[k] = probeOf(runs[i])
+			requests[k] = probeOf(x.runs[i])
 		}
 		replies := s.Prober.Probe(ctx, s.Limits.Pace(), requests)
 		mu.Lock()
 		defer mu.Unlock()
-		report.Probed += len(requests)
+		x.report.Probed += len(requests)
 		for k, i := range batches[n] {
-			if k < len(replies) && replies[k].RunKey == runs[i].RunKey {
-				replies[k].diagnose(evidences[i].task, runs[i].Container, nowMillis())
-				evidences[i].probe = &replies[k]
+			if k < len(replies) && replies[k].RunKey == x.runs[i].RunKey {
+				replies[k].diagnose(x.evidences[i].task, x.runs[i].Container, nowMillis())
+				x.evidences[i].probe = &replies[k]
 				answered[i] = !replies[k].Unasked
 			}
 		}
@@ -245,17 +260,17 @@ func (p *pacer) next(now time.Time) time.Time {
 
 // moveCursors saves how far each lap came: one write a shard that was asked. A
 // cursor that another sweep moved stays where that one left it.
-func (s *Sweep) moveCursors(ctx context.Context, runs []Run, laps []lap, answered map[int]bool, p policy, report *SweepReport) {
+func (s *Sweep) moveCursors(ctx context.Context, x *examination, laps []lap, answered map[int]bool) {
 	now := nowMillis()
 	moved := make([]Cursor, len(laps))
 	for n, l := range laps {
-		moved[n] = l.moved(runs, func(i int) bool { return answered[i] }, now)
+		moved[n] = l.moved(x.runs, func(i int) bool { return answered[i] }, now)
 		if moved[n].LapStarted != 0 {
-			report.OldestLap = earlier(report.OldestLap, moved[n].LapStarted)
+			x.report.OldestLap = earlier(x.report.OldestLap, moved[n].LapStarted)
 		}
 	}
 	pool(s.Limits.SweepWidth, len(laps), func(n int) {
-		if !p.acts || moved[n] == laps[n].cursor {
+		if !x.policy.acts || moved[n] == laps[n].cursor {
 			return
 		}
 		if err := s.Cursors.MoveCursor(ctx, laps[n].cursor, moved[n]); err != nil && !Refused(err) {
@@ -275,11 +290,11 @@ func earlier(a, b Millis) Millis {
 // or are in a state that somebody wants to hear of once, so that a state that lasts is
 // told from one that passes. A note that cannot be read or written leaves the run as
 // it is.
-func (s *Sweep) takeNotes(ctx context.Context, runs []Run, evidences []evidence, p policy, report *SweepReport) {
-	seen := make([]sighting, len(runs))
+func (s *Sweep) takeNotes(ctx context.Context, x *examination) {
+	seen := make([]sighting, len(x.runs))
 	var noting []int
-	for i, e := range evidences {
-		seen[i] = s.sight(runs[i], e, p)
+	for i, e := range x.evidences {
+		seen[i] = s.sight(x.runs[i], e, x.policy)
 		if seen[i].worthNoting() {
 			noting = append(noting, i)
 		}
@@ -287,15 +302,15 @@ func (s *Sweep) takeNotes(ctx context.Context, runs []Run, evidences []evidence,
 	var mu sync.Mutex
 	pool(s.Limits.SweepWidth, len(noting), func(n int) {
 		i := noting[n]
-		before, after, err := s.note(ctx, runs[i].RunKey, seen[i], p)
+		before, after, err := s.note(ctx, x.runs[i].RunKey, seen[i], x.policy)
 		if err != nil {
-			s.Logger.WarnContext(ctx, "note", "run", runs[i].RunKey.String(), "err", err)
+			s.Logger.WarnContext(ctx, "note", "run", x.runs[i].RunKey.String(), "err", err)
 			return
 		}
-		evidences[i].note = after
+		x.evidences[i].note = after
 		mu.Lock()
 		defer mu.Unlock()
-		report.notices = append(report.notices, noticesOf(runs[i], before, after)...)
+		x.report.notices = append(x.report.notices, noticesOf(x.runs[i], before, after)...)
 	})
 }
 
@@ -325,6 +340,11 @@ func probeOf(r Run) ProbeRequest {
 		RunKey: r.RunKey, Target: targetOf(r), SandboxKey: r.SandboxKey,
 		Nonce: r.Nonce, LogEnd: r.LogEnd, LogTail: r.LogTail,
 	}
+}
+
+// pageOf asks for a run's journal from a byte position on.
+func pageOf(r Run, from int64) PageRequest {
+	return PageRequest{RunKey: r.RunKey, Target: targetOf(r), Nonce: r.Nonce, From: from}
 }
 
 func targetOf(r Run) ExecTarget {

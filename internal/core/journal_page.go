@@ -2,6 +2,7 @@ package core
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -21,13 +22,13 @@ type JournalPage struct {
 // from on, at most max bytes (0: [MaxJournalPage]), and JournalOverlap bytes
 // before it. The answer is read by [ParsePage].
 func (f JournalFormat) PageScript(run RunID, from int64, max int) (string, error) {
-	return f.WaitingPageScript(run, from, max, PageWait{})
+	return f.pageScript(pageQuery{run: run, from: from, max: max})
 }
 
 // FilesScript composes the page script of run's side journal, which tells what changed in
 // the workspace. It has no stderr beside it.
 func (f JournalFormat) FilesScript(run RunID, from int64, max int, wait PageWait) (string, error) {
-	return f.pageScript(run, from, max, wait, "j=$g e=$g.none\n")
+	return f.pageScript(pageQuery{run: run, from: from, max: max, wait: wait, file: "j=$g e=$g.none\n"})
 }
 
 // PageWait has a page script wait for the journal to be longer than Beyond, whole seconds,
@@ -44,33 +45,46 @@ const FollowMark = "follow"
 
 // WaitingPageScript composes a page script that waits first.
 func (f JournalFormat) WaitingPageScript(run RunID, from int64, max int, wait PageWait) (string, error) {
-	return f.pageScript(run, from, max, wait, "")
+	return f.pageScript(pageQuery{run: run, from: from, max: max, wait: wait})
 }
 
-func (f JournalFormat) pageScript(run RunID, from int64, max int, wait PageWait, file string) (string, error) {
-	vars, err := f.shellVars(run, "")
+// pageQuery is what a page script asks for.
+type pageQuery struct {
+	run  RunID
+	from int64
+	max  int
+	wait PageWait
+	file string // names another file than the journal, in the shell's variables
+}
+
+func (q pageQuery) check() error {
+	if err := checkPosition("page begin", q.from); err != nil {
+		return err
+	}
+	if q.max < 0 || q.max > MaxJournalPage {
+		return fmt.Errorf("compose page script for run %s: page of %d bytes: want 0 to %d", q.run, q.max, MaxJournalPage)
+	}
+	if err := checkPosition("wait beyond", q.wait.Beyond); err != nil || q.wait.For < 0 || q.wait.For > MaxPageWait {
+		return fmt.Errorf("compose page script for run %s: wait of %s beyond %d: want 0 to %s, and a position", q.run, q.wait.For, q.wait.Beyond, MaxPageWait)
+	}
+	return nil
+}
+
+func (f JournalFormat) pageScript(q pageQuery) (string, error) {
+	vars, err := f.shellVars(q.run, "")
 	if err != nil {
 		return "", err
 	}
-	if err := checkPosition("page begin", from); err != nil {
+	if err := q.check(); err != nil {
 		return "", err
 	}
-	if max < 0 || max > MaxJournalPage {
-		return "", fmt.Errorf("compose page script for run %s: page of %d bytes: want 0 to %d", run, max, MaxJournalPage)
-	}
-	if err := checkPosition("wait beyond", wait.Beyond); err != nil || wait.For < 0 || wait.For > MaxPageWait {
-		return "", fmt.Errorf("compose page script for run %s: wait of %s beyond %d: want 0 to %s, and a position", run, wait.For, wait.Beyond, MaxPageWait)
-	}
-	if max == 0 {
-		max = MaxJournalPage
-	}
-	begin := from - min(from, JournalOverlap)
-	seconds := int(wait.For.Seconds())
-	sizes := fmt.Sprintf("begin=%d max=%d emax=%d wait=%d beyond=%d\n", begin, from-begin+int64(max), JournalTail, 2*seconds, wait.Beyond)
-	if wait.Follow {
+	begin, seconds := q.from-min(q.from, JournalOverlap), int(q.wait.For.Seconds())
+	most := q.from - begin + int64(cmp.Or(q.max, MaxJournalPage))
+	sizes := fmt.Sprintf("begin=%d max=%d emax=%d wait=%d beyond=%d\n", begin, most, JournalTail, 2*seconds, q.wait.Beyond)
+	if q.wait.Follow {
 		sizes += `if [ -d "$m" ] && [ ! -L "$m" ]; then rm -f "$m/` + FollowMark + `" && : >"$m/` + FollowMark + `"; fi 2>/dev/null` + "\n"
 	}
-	return boundedScript(30+seconds, vars+file+sizes+shellLocale+shellAnswer+pageBody), nil
+	return boundedScript(30+seconds, vars+q.file+sizes+shellLocale+shellAnswer+pageBody), nil
 }
 
 const pageBody = `look

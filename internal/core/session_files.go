@@ -66,7 +66,9 @@ func (s *Sweep) readFiles(ctx context.Context, r Run) ([]byte, error) {
 		if err := s.hold.take(ctx, execHoldFor); err != nil {
 			return nil, busyError("files", err)
 		}
-		page, err := s.Prober.Page(ctx, PageRequest{RunKey: r.RunKey, Target: targetOf(r), Nonce: r.Nonce, From: int64(len(data)), Files: true})
+		q := pageOf(r, int64(len(data)))
+		q.Files = true
+		page, err := s.Prober.Page(ctx, q)
 		if err != nil {
 			return nil, err
 		}

@@ -45,7 +45,8 @@ func (e *unheard) Unwrap() error { return e.err }
 // next brings the page behind the log's end: what the spool has, where that is news to who
 // has read up to from; else what the sandbox says, if it is time to ask it.
 func (s *Session) next(ctx context.Context, from int64, r Run, wait time.Duration) (PageReply, tailSource, error) {
-	q := PageRequest{RunKey: r.RunKey, Target: targetOf(r), Nonce: r.Nonce, From: r.LogEnd, Last: r.LogTail, Follow: true}
+	q := pageOf(r, r.LogEnd)
+	q.Last, q.Follow = r.LogTail, true
 	var spooled SpoolPage
 	var page PageReply
 	if s.Spool != nil {

@@ -212,18 +212,26 @@ func bound(r Run, s Sandbox) Run {
 
 // ApplySandbox: instance and latest run as read, and nobody reclaims it.
 func (t Resumed) ApplySandbox(s Sandbox) (Sandbox, error) {
-	return passed(s, t.Sandbox, t.Run.Run, t.Name(), t.Now)
+	return handover{seen: t.Sandbox, next: t.Run.Run, op: t.Name(), now: t.Now}.apply(s)
 }
 
-func passed(s, seen Sandbox, next RunID, op string, now Millis) (Sandbox, error) {
+// handover passes a sandbox on to the next run of its thread.
+type handover struct {
+	seen Sandbox // as it was read
+	next RunID
+	op   string
+	now  Millis
+}
+
+func (h handover) apply(s Sandbox) (Sandbox, error) {
 	if why := failing(
-		check{s.Instance == seen.Instance, "instance"},
-		check{s.LatestRun == seen.LatestRun, "latest-run"},
+		check{s.Instance == h.seen.Instance, "instance"},
+		check{s.LatestRun == h.seen.LatestRun, "latest-run"},
 		check{s.Reclaiming == "", "reclaiming"},
 	); why != "" {
-		return Sandbox{}, &RefusedError{Op: op, Record: "sandbox " + string(seen.Key), Why: why}
+		return Sandbox{}, &RefusedError{Op: h.op, Record: "sandbox " + string(h.seen.Key), Why: why}
 	}
-	s.LatestRun, s.IdleSince, s.DueAt, s.UpdatedAt = next, 0, 0, now
+	s.LatestRun, s.IdleSince, s.DueAt, s.UpdatedAt = h.next, 0, 0, h.now
 	return s, nil
 }
 
@@ -266,7 +274,7 @@ func (t Continued) ApplyParent(r Run) (Run, error) {
 
 // ApplySandbox: instance and latest run as read, and nobody reclaims it.
 func (t Continued) ApplySandbox(s Sandbox) (Sandbox, error) {
-	return passed(s, *t.Sandbox, t.Child.RunKey.Run, t.Name(), t.End.Now)
+	return handover{seen: *t.Sandbox, next: t.Child.RunKey.Run, op: t.Name(), now: t.End.Now}.apply(s)
 }
 
 // Met tells what it means that the child is there already: nil if it is this host's own

@@ -81,24 +81,24 @@ func (w warning) command(r Run, l Limits) string {
 // warn announces the ends that come soon. Order: the notice, then the mark that keeps it
 // from being given again, so that a crash between gives it twice rather than never. The
 // mark is a hint beside the record; it is written only where it is as read.
-func (s *Sweep) warn(ctx context.Context, runs []Run, evidences []evidence, p policy) {
-	if s.Announcer == nil || !p.acts {
+func (s *Sweep) warn(ctx context.Context, x *examination) {
+	if s.Announcer == nil || !x.policy.acts {
 		return
 	}
 	now := nowMillis()
 	var mu sync.Mutex
 	var due []warned
 	var soon []int
-	for i, r := range runs {
-		d := decide(r, evidences[i], now, p)
-		_, ok := warningOf(r, evidences[i], now, p)
+	for i, r := range x.runs {
+		d := decide(r, x.evidences[i], now, x.policy)
+		_, ok := warningOf(r, x.evidences[i], now, x.policy)
 		if ok && (d.act == actLeave && d.outcome != NotClaimed || d.act == actAsk) {
 			soon = append(soon, i)
 		}
 	}
 	pool(s.Limits.SweepWidth, len(soon), func(n int) {
-		r := runs[soon[n]]
-		w, _ := warningOf(r, evidences[soon[n]], now, p)
+		r := x.runs[soon[n]]
+		w, _ := warningOf(r, x.evidences[soon[n]], now, x.policy)
 		note, err := s.Notes.Note(ctx, r.RunKey)
 		if err != nil {
 			s.Logger.WarnContext(ctx, "note", "run", r.RunKey.String(), "err", err)
@@ -107,7 +107,7 @@ func (s *Sweep) warn(ctx context.Context, runs []Run, evidences []evidence, p po
 		if note.Warned != w.key {
 			mu.Lock()
 			defer mu.Unlock()
-			due = append(due, warned{r.RunKey, note.Warned, w.key, w.notice(r, now, p.limits)})
+			due = append(due, warned{r.RunKey, note.Warned, w.key, w.notice(r, now, x.policy.limits)})
 		}
 	})
 	s.giveWarnings(ctx, due)

@@ -143,7 +143,8 @@ func TestContainersEndWithAKilledServer(t *testing.T) {
 	baseImage(t) // skips where there is no engine
 	file := filepath.Join(t.TempDir(), "pid")
 	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestContainersEndWithAKilledServer$")
-	child.Env = append(os.Environ(), serverVariable+"="+file)
+	// What a killed process leaves lies in this test's own directory, and goes with it.
+	child.Env = append(os.Environ(), serverVariable+"="+file, "TMPDIR="+t.TempDir())
 	stdout, err := child.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

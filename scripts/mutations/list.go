@@ -481,12 +481,12 @@ var mutations = []mutation{
 		return refusal(t, r, why)
 	}
 	r.Start = t.Start`),
-	one("a sandbox passes to a run although its own has changed", records, `		check{s.LatestRun == seen.LatestRun, "latest-run"},
+	one("a sandbox passes to a run although its own has changed", records, `		check{s.LatestRun == h.seen.LatestRun, "latest-run"},
 `, ``),
 	one("a sandbox passes to a run while it is reclaimed", records, `		check{s.Reclaiming == "", "reclaiming"},
 	); why != "" {
-		return Sandbox{}, &RefusedError{Op: op`, `	); why != "" {
-		return Sandbox{}, &RefusedError{Op: op`),
+		return Sandbox{}, &RefusedError{Op: h.op`, `	); why != "" {
+		return Sandbox{}, &RefusedError{Op: h.op`),
 	one("a continuation owes nothing of what its parent did", continues,
 		`		child.Start.Owes = finish.Owes
 `, ``),
