@@ -158,7 +158,8 @@ func deafness(t core.Task) string {
 	}
 	for container := range t.Agents {
 		for _, reason := range []string{core.ReasonExecRefused, core.ReasonNotConnected} {
-			if diagnosis := core.Diagnose(t, container, reason, core.Retry, now); !diagnosis.Gone && diagnosis.Reason == "agent-stopped" {
+			refused := core.ProbeFailure{Healing: core.Retry, Reason: reason}
+			if diagnosis := core.Diagnose(t, container, refused, now); !diagnosis.Gone && diagnosis.Reason == "agent-stopped" {
 				return "container " + container + ": " + core.Advice(diagnosis.Reason)
 			}
 		}

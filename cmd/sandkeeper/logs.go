@@ -169,7 +169,7 @@ func (in *installation) diagnosed(ctx context.Context, r core.Run, err error) er
 	if askErr != nil || len(tasks) != 1 {
 		return err // the reason stands as it is
 	}
-	d := core.Diagnose(tasks[0], r.Container, failure.Reason, failure.Healing, core.MillisOf(time.Now()))
+	d := core.Diagnose(tasks[0], r.Container, *failure, core.MillisOf(time.Now()))
 	return &core.ProbeFailure{Healing: d.Healing, Reason: d.Reason}
 }
 

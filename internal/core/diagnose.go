@@ -40,11 +40,11 @@ type Diagnosis struct {
 // credentials, shares a PID namespace, or was restarted without it.
 const AgentGrace = 5 * time.Minute
 
-// Diagnose tells what it means that exec in a container failed for reason, once ECS
+// Diagnose tells what it means that exec in a container failed as it did, once ECS
 // was asked about the task. Without an answer of ECS's the reason stands as it is:
 // an exec failure alone never proves a task gone.
-func Diagnose(task Task, container, reason string, healing Healing, now Millis) Diagnosis {
-	asIs := Diagnosis{Healing: healing, Reason: reason}
+func Diagnose(task Task, container string, failure ProbeFailure, now Millis) Diagnosis {
+	asIs := Diagnosis{Healing: failure.Healing, Reason: failure.Reason}
 	_, exited := task.Exits[container]
 	switch {
 	case task.Life == TaskGone || exited:
@@ -53,9 +53,9 @@ func Diagnose(task Task, container, reason string, healing Healing, now Millis) 
 		return Diagnosis{Healing: Retry, Reason: "task-" + string(task.Life), Detail: task.Reason}
 	case task.Life == TaskUnknown:
 		return asIs
-	case reason == ReasonExecRefused:
+	case failure.Reason == ReasonExecRefused:
 		return refusedExec(task, container)
-	case reason == ReasonNotConnected:
+	case failure.Reason == ReasonNotConnected:
 		return unreachable(task.Agents[container], asIs, now)
 	}
 	return asIs
@@ -95,7 +95,7 @@ func (r *ProbeReply) diagnose(task Task, container string, now Millis) {
 	if r.State != ProbeUnknown {
 		return
 	}
-	if d := Diagnose(task, container, r.Reason, r.Healing, now); !d.Gone {
+	if d := Diagnose(task, container, ProbeFailure{Healing: r.Healing, Reason: r.Reason}, now); !d.Gone {
 		r.Reason, r.Healing = d.Reason, d.Healing
 	}
 }

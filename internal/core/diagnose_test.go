@@ -56,12 +56,12 @@ func TestDiagnose(t *testing.T) {
 			core.Diagnosis{Healing: core.Retry, Reason: "throttled"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := core.Diagnose(c.task, "main", c.reason, core.Retry, now); got != c.want {
+			if got := core.Diagnose(c.task, "main", core.ProbeFailure{Healing: core.Retry, Reason: c.reason}, now); got != c.want {
 				t.Errorf("got %+v, want %+v", got, c.want)
 			}
 		})
 	}
-	old := core.Diagnose(with(agent("RUNNING", core.AgentGrace)), "main", core.ReasonNotConnected, core.Retry, now)
+	old := core.Diagnose(with(agent("RUNNING", core.AgentGrace)), "main", core.ProbeFailure{Healing: core.Retry, Reason: core.ReasonNotConnected}, now)
 	if old.Healing != core.Configuration || old.Reason != "agent-unreachable" || old.Detail == "" {
 		t.Errorf("an agent that never connected: %+v", old)
 	}

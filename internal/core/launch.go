@@ -337,7 +337,7 @@ func (l *Launcher) diagnose(ctx context.Context, r Run, err error) Diagnosis {
 	if describeErr != nil {
 		return Diagnosis{Reason: reason, Healing: healing}
 	}
-	return Diagnose(tasks[0], r.Container, reason, healing, nowMillis())
+	return Diagnose(tasks[0], r.Container, ProbeFailure{Healing: healing, Reason: reason}, nowMillis())
 }
 
 // AgentStarter begins agents in sandboxes.

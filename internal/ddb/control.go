@@ -32,7 +32,7 @@ func (s *Sandboxes) UpdateControl(ctx context.Context, t core.ControlTransition)
 	if err != nil {
 		return core.Control{}, fmt.Errorf("update control: %w", err)
 	}
-	c, err := transit(ctx, s.client, s.table, key(pkControl, skControl), change, decodeControl, t)
+	c, err := transit(ctx, place[core.Control]{s.client, s.table, key(pkControl, skControl), decodeControl}, change, t)
 	return c, wrapUnlessRefused(err, "%s control", t.Name())
 }
 

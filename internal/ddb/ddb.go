@@ -123,21 +123,29 @@ type transition[R any] interface {
 	Landed(R) bool
 }
 
+// place is where a record of a kind is, and how it is read.
+type place[R any] struct {
+	client client
+	table  string
+	key    item
+	decode func(item) (R, error)
+}
+
 // transit carries out one transition as one conditional UpdateItem.
-func transit[R any](ctx context.Context, c client, table string, key item, change *change, decode func(item) (R, error), t transition[R]) (R, error) {
+func transit[R any](ctx context.Context, at place[R], change *change, t transition[R]) (R, error) {
 	var none R
-	input, err := change.input(table, key)
+	input, err := change.input(at.table, at.key)
 	if err != nil {
 		return none, err
 	}
 	// Once more if core allows what DynamoDB refused: the two disagree, or an
 	// emulator returned the image of another moment.
 	for range 2 {
-		out, err := send(ctx, c.UpdateItem, input)
+		out, err := send(ctx, at.client.UpdateItem, input)
 		failed, refused := errors.AsType[*types.ConditionalCheckFailedException](err)
 		switch {
 		case refused:
-			r, again, err := judge(failed.Item, decode, t)
+			r, again, err := judge(failed.Item, at.decode, t)
 			if again {
 				continue
 			}
@@ -145,7 +153,7 @@ func transit[R any](ctx context.Context, c client, table string, key item, chang
 		case err != nil:
 			return none, err
 		default:
-			return decode(out.Attributes)
+			return at.decode(out.Attributes)
 		}
 	}
 	return none, fmt.Errorf("%w: a write that the record allows", errDisagree)

@@ -98,8 +98,8 @@ func (s *Sandboxes) MoveCursor(ctx context.Context, old, next core.Cursor) error
 	change.set("afterSince", next.AfterSince)
 	change.set("afterRun", next.AfterRun)
 	change.set("lapStarted", next.LapStarted)
-	_, err := transit(ctx, s.client, s.table, key(cursorPK(next.Shard), skCursor), change,
-		func(it item) (core.Cursor, error) { return decodeCursor(next.Shard, it) }, moveCursor{old, next})
+	decode := func(it item) (core.Cursor, error) { return decodeCursor(next.Shard, it) }
+	_, err := transit(ctx, place[core.Cursor]{s.client, s.table, key(cursorPK(next.Shard), skCursor), decode}, change, moveCursor{old, next})
 	return wrapUnlessRefused(err, "move cursor %d", next.Shard)
 }
 

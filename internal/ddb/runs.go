@@ -87,7 +87,7 @@ func (s *Runs) Update(ctx context.Context, k core.RunKey, t core.Transition) (co
 	if err != nil {
 		return core.Run{}, fmt.Errorf("update run %s: %w", k, err)
 	}
-	r, err := transit(ctx, s.client, s.table, key(runPK(k), skRun), c, decodeRun, t)
+	r, err := transit(ctx, place[core.Run]{s.client, s.table, key(runPK(k), skRun), decodeRun}, c, t)
 	return r, wrapUnlessRefused(err, "%s run %s", t.Name(), k)
 }
 

@@ -50,7 +50,7 @@ func (s *Sandboxes) UpdateSandbox(ctx context.Context, k core.SandboxKey, t core
 	if err != nil {
 		return core.Sandbox{}, fmt.Errorf("update sandbox %s: %w", k, err)
 	}
-	box, err := transit(ctx, s.client, s.table, key(sandboxPK(k), skSandbox), c, decodeSandbox, t)
+	box, err := transit(ctx, place[core.Sandbox]{s.client, s.table, key(sandboxPK(k), skSandbox), decodeSandbox}, c, t)
 	return box, wrapUnlessRefused(err, "%s sandbox %s", t.Name(), k)
 }
 
@@ -105,7 +105,7 @@ func (s *Sandboxes) UpdateRow(ctx context.Context, id core.InstanceID, t core.Le
 		}
 		return s.updateCounted(ctx, id, c, t, parts)
 	}
-	row, err := transit(ctx, s.client, s.table, key(rowPK(id), skRow), c, decodeLedger, t)
+	row, err := transit(ctx, place[core.LedgerRow]{s.client, s.table, key(rowPK(id), skRow), decodeLedger}, c, t)
 	return row, wrapUnlessRefused(err, "%s ledger row %s", t.Name(), id)
 }
 

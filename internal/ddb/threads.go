@@ -48,7 +48,7 @@ func (s *Threads) UpdateThread(ctx context.Context, k core.ThreadKey, t core.Thr
 	if err != nil {
 		return core.Thread{}, fmt.Errorf("update thread %s: %w", k, err)
 	}
-	th, err := transit(ctx, s.client, s.table, key(threadPK(k), skHead), c, threadDecoder(k), t)
+	th, err := transit(ctx, place[core.Thread]{s.client, s.table, key(threadPK(k), skHead), threadDecoder(k)}, c, t)
 	return th, wrapUnlessRefused(err, "%s of thread %s", t.Name(), k)
 }
 

@@ -179,7 +179,7 @@ func (b *sandbox) diagnose(e *core.ExecError) core.Diagnosis {
 	if tasks, err := b.tasks.Describe(b.Context(), cluster, []string{e.Target.TaskARN}); err == nil {
 		task = tasks[0]
 	}
-	return core.Diagnose(task, e.Target.Container, e.Reason, e.Healing, core.MillisOf(time.Now().Add(b.now)))
+	return core.Diagnose(task, e.Target.Container, core.ProbeFailure{Healing: e.Healing, Reason: e.Reason}, core.MillisOf(time.Now().Add(b.now)))
 }
 
 // refused runs a script that must get no answer.

@@ -161,7 +161,7 @@ func (j *job) fromRepository(ctx context.Context, a core.AddedPlan, files map[st
 		return err
 	}
 	tree := filepath.Join(temp, "tree")
-	if err := j.cloneInto(ctx, tree, a.Repository, a.Ref, 1, a.Credential); err != nil {
+	if err := j.cloneInto(ctx, tree, core.SourcePlan{Repository: a.Repository, Ref: a.Ref, Credential: a.Credential}); err != nil {
 		return err
 	}
 	if err := j.git(ctx, tree, nil, "reset", "--quiet", "--hard"); err != nil {

@@ -68,7 +68,7 @@ func (j *job) fresh(ctx context.Context, s core.SourcePlan, begun string) error 
 		return err
 	}
 	tree := filepath.Join(temp, "tree")
-	if err := j.cloneInto(ctx, tree, s.Repository, s.Ref, max(s.Depth, 1), s.Credential); err != nil {
+	if err := j.cloneInto(ctx, tree, s); err != nil {
 		return err
 	}
 	if err := os.WriteFile(begun, nil, 0o600); err != nil {
@@ -86,24 +86,24 @@ func (j *job) makeProject() error {
 }
 
 // cloneInto clones without a working tree into dir, which is not there yet.
-func (j *job) cloneInto(ctx context.Context, dir, repository, ref string, depth int, credential string) error {
-	env, err := j.credentials(repository, credential)
+func (j *job) cloneInto(ctx context.Context, dir string, s core.SourcePlan) error {
+	env, err := j.credentials(s.Repository, s.Credential)
 	if err != nil {
 		return err
 	}
-	at := filepath.Dir(dir)
-	if !commitID.MatchString(ref) {
-		args := []string{"clone", "--quiet", "--no-checkout", "--depth", strconv.Itoa(depth)}
-		if ref != "" {
-			args = append(args, "--branch", ref)
+	at, depth := filepath.Dir(dir), strconv.Itoa(max(s.Depth, 1))
+	if !commitID.MatchString(s.Ref) {
+		args := []string{"clone", "--quiet", "--no-checkout", "--depth", depth}
+		if s.Ref != "" {
+			args = append(args, "--branch", s.Ref)
 		}
-		return j.git(ctx, at, env, append(args, "--", repository, dir)...)
+		return j.git(ctx, at, env, append(args, "--", s.Repository, dir)...)
 	}
 	for _, args := range [][]string{
 		{"init", "--quiet", dir},
-		{"-C", dir, "remote", "add", "--", "origin", repository},
-		{"-C", dir, "fetch", "--quiet", "--depth", strconv.Itoa(depth), "origin", ref},
-		{"-C", dir, "update-ref", "--no-deref", "HEAD", ref},
+		{"-C", dir, "remote", "add", "--", "origin", s.Repository},
+		{"-C", dir, "fetch", "--quiet", "--depth", depth, "origin", s.Ref},
+		{"-C", dir, "update-ref", "--no-deref", "HEAD", s.Ref},
 	} {
 		if err := j.git(ctx, at, env, args...); err != nil {
 			return err

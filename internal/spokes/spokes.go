@@ -81,12 +81,12 @@ func (f *Fleet) Signer(cluster string) (aws.CredentialsProvider, string, error) 
 }
 
 // route carries out one call where its cluster is.
-func route[Q, A any](ctx context.Context, f *Fleet, cluster *string, call func(*ecs.Client, context.Context, *Q, ...func(*ecs.Options)) (*A, error), in *Q, options []func(*ecs.Options)) (*A, error) {
+func route[A any](f *Fleet, cluster *string, call func(*ecs.Client) (*A, error)) (*A, error) {
 	s, err := f.at(cluster)
 	if err != nil {
 		return nil, err
 	}
-	out, err := call(s.ecs, ctx, in, options...)
+	out, err := call(s.ecs)
 	if err != nil && s != f.home {
 		return nil, fmt.Errorf("at spoke of %s: %w", *cluster, err)
 	}
@@ -95,25 +95,25 @@ func route[Q, A any](ctx context.Context, f *Fleet, cluster *string, call func(*
 
 // RunTask is [ecs.Client.RunTask] where the cluster is.
 func (f *Fleet) RunTask(ctx context.Context, in *ecs.RunTaskInput, options ...func(*ecs.Options)) (*ecs.RunTaskOutput, error) {
-	return route(ctx, f, in.Cluster, (*ecs.Client).RunTask, in, options)
+	return route(f, in.Cluster, func(c *ecs.Client) (*ecs.RunTaskOutput, error) { return c.RunTask(ctx, in, options...) })
 }
 
 // StopTask is [ecs.Client.StopTask] where the cluster is.
 func (f *Fleet) StopTask(ctx context.Context, in *ecs.StopTaskInput, options ...func(*ecs.Options)) (*ecs.StopTaskOutput, error) {
-	return route(ctx, f, in.Cluster, (*ecs.Client).StopTask, in, options)
+	return route(f, in.Cluster, func(c *ecs.Client) (*ecs.StopTaskOutput, error) { return c.StopTask(ctx, in, options...) })
 }
 
 // DescribeTasks is [ecs.Client.DescribeTasks] where the cluster is.
 func (f *Fleet) DescribeTasks(ctx context.Context, in *ecs.DescribeTasksInput, options ...func(*ecs.Options)) (*ecs.DescribeTasksOutput, error) {
-	return route(ctx, f, in.Cluster, (*ecs.Client).DescribeTasks, in, options)
+	return route(f, in.Cluster, func(c *ecs.Client) (*ecs.DescribeTasksOutput, error) { return c.DescribeTasks(ctx, in, options...) })
 }
 
 // ListTasks is [ecs.Client.ListTasks] where the cluster is.
 func (f *Fleet) ListTasks(ctx context.Context, in *ecs.ListTasksInput, options ...func(*ecs.Options)) (*ecs.ListTasksOutput, error) {
-	return route(ctx, f, in.Cluster, (*ecs.Client).ListTasks, in, options)
+	return route(f, in.Cluster, func(c *ecs.Client) (*ecs.ListTasksOutput, error) { return c.ListTasks(ctx, in, options...) })
 }
 
 // ExecuteCommand is [ecs.Client.ExecuteCommand] where the cluster is.
 func (f *Fleet) ExecuteCommand(ctx context.Context, in *ecs.ExecuteCommandInput, options ...func(*ecs.Options)) (*ecs.ExecuteCommandOutput, error) {
-	return route(ctx, f, in.Cluster, (*ecs.Client).ExecuteCommand, in, options)
+	return route(f, in.Cluster, func(c *ecs.Client) (*ecs.ExecuteCommandOutput, error) { return c.ExecuteCommand(ctx, in, options...) })
 }

@@ -25,7 +25,7 @@ func (e *Engine) Import(ctx context.Context, name, busybox string) error {
 	}
 	repository, tag, _ := strings.Cut(name, ":")
 	query := url.Values{"fromSrc": {"-"}, "repo": {repository}, "tag": {tag}, "changes": {"ENV PATH=/bin"}}
-	if err := e.call(ctx, http.MethodPost, "/images/create", query, layer, nil); err != nil {
+	if err := e.call(ctx, http.MethodPost, "/images/create?"+query.Encode(), layer, nil); err != nil {
 		return fmt.Errorf("import image %s: %w", name, err)
 	}
 	return nil

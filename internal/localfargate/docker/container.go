@@ -91,7 +91,7 @@ func (e *Engine) Start(ctx context.Context, spec Spec) (*Container, error) {
 	// What the engine was told to make is either run or removed, not forgotten halfway.
 	ctx = context.WithoutCancel(ctx)
 	var made struct{ ID string }
-	if err := e.call(ctx, http.MethodPost, "/containers/create", nil, spec.request(), &made); err != nil {
+	if err := e.call(ctx, http.MethodPost, "/containers/create", spec.request(), &made); err != nil {
 		return nil, startError(spec, err)
 	}
 	c := &Container{engine: e, id: made.ID, spec: spec, done: make(chan struct{})}
@@ -153,7 +153,7 @@ func (c *Container) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.engine.call(ctx, http.MethodPost, "/containers/"+c.id+"/start", nil, nil, nil); err != nil {
+	if err := c.engine.call(ctx, http.MethodPost, "/containers/"+c.id+"/start", nil, nil); err != nil {
 		logs()
 		return err
 	}
@@ -196,7 +196,7 @@ func (c *Container) variable(name string) string {
 
 // has says whether a path is there, in the image or a mount.
 func (c *Container) has(ctx context.Context, file string) bool {
-	response, err := c.engine.request(ctx, http.MethodHead, "/containers/"+c.id+"/archive", url.Values{"path": {file}}, nil, nil)
+	response, err := c.engine.request(ctx, http.MethodHead, "/containers/"+c.id+"/archive?path="+url.QueryEscape(file), nil, nil)
 	if err != nil {
 		return false
 	}
@@ -212,7 +212,7 @@ func (c *Container) attach(ctx context.Context) (finish func(), err error) {
 		return nil, err
 	}
 	query := url.Values{"stream": {"1"}, "stdout": {"1"}, "stderr": {"1"}}
-	stream, err := c.engine.stream(ctx, "/containers/"+c.id+"/attach", query, nil)
+	stream, err := c.engine.stream(ctx, "/containers/"+c.id+"/attach?"+query.Encode(), nil)
 	if err != nil {
 		log.Close()
 		return nil, err
@@ -256,7 +256,7 @@ type state struct {
 
 func (c *Container) inspect(ctx context.Context) (state, error) {
 	var out struct{ State state }
-	err := c.engine.call(ctx, http.MethodGet, "/containers/"+c.id+"/json", nil, nil, &out)
+	err := c.engine.call(ctx, http.MethodGet, "/containers/"+c.id+"/json", nil, &out)
 	return out.State, err
 }
 
@@ -269,7 +269,7 @@ func (c *Container) watch(logs func()) {
 	ctx := context.Background() // the container's own life; it ends with its server
 	c.exit = 137
 	var ended struct{ StatusCode int }
-	err := c.engine.callLong(ctx, http.MethodPost, "/containers/"+c.id+"/wait", url.Values{"condition": {"not-running"}}, nil, &ended)
+	err := c.engine.callLong(ctx, http.MethodPost, "/containers/"+c.id+"/wait?condition=not-running", nil, &ended)
 	if err == nil {
 		c.exit = ended.StatusCode
 	}
@@ -293,7 +293,7 @@ func (c *Container) Reason() string { return c.reason }
 
 // Signal sends sig to the main process.
 func (c *Container) Signal(sig syscall.Signal) error {
-	err := c.engine.call(context.Background(), http.MethodPost, "/containers/"+c.id+"/kill", url.Values{"signal": {fmt.Sprint(int(sig))}}, nil, nil)
+	err := c.engine.call(context.Background(), http.MethodPost, "/containers/"+c.id+fmt.Sprintf("/kill?signal=%d", int(sig)), nil, nil)
 	if e, ok := errors.AsType[*APIError](err); ok && (e.Status == http.StatusNotFound || e.Status == http.StatusConflict) {
 		return nil // it has ended
 	}
@@ -368,11 +368,11 @@ func (c *Container) Exec(argv, env []string, tty *os.File) (*Session, error) {
 		"AttachStdin": true, "AttachStdout": true, "AttachStderr": true, "Tty": true, "User": "0",
 		"Cmd": append([]string{program}, argv[1:]...), "Env": slices.Concat(c.spec.Box.Env, env),
 	}
-	if err := c.engine.call(ctx, http.MethodPost, "/containers/"+c.id+"/exec", nil, request, &made); err != nil {
+	if err := c.engine.call(ctx, http.MethodPost, "/containers/"+c.id+"/exec", request, &made); err != nil {
 		relay.Close()
 		return nil, ended(err)
 	}
-	stream, err := c.engine.stream(ctx, "/exec/"+made.ID+"/start", nil, map[string]any{"Detach": false, "Tty": true})
+	stream, err := c.engine.stream(ctx, "/exec/"+made.ID+"/start", map[string]any{"Detach": false, "Tty": true})
 	if err != nil {
 		relay.Close()
 		return nil, ended(err)
@@ -393,7 +393,7 @@ func ended(err error) error {
 
 func (s *Session) state() (execState, error) {
 	var at execState
-	err := s.container.engine.call(context.Background(), http.MethodGet, "/exec/"+s.id+"/json", nil, nil, &at)
+	err := s.container.engine.call(context.Background(), http.MethodGet, "/exec/"+s.id+"/json", nil, &at)
 	return at, err
 }
 
@@ -440,5 +440,5 @@ func (s *Session) Kill() { s.signal(syscall.SIGKILL) }
 // Resize sets the size of the container's terminal.
 func (s *Session) Resize(columns, rows uint16) {
 	query := url.Values{"w": {fmt.Sprint(columns)}, "h": {fmt.Sprint(rows)}}
-	_ = s.container.engine.call(context.Background(), http.MethodPost, "/exec/"+s.id+"/resize", query, nil, nil) // as with any terminal, nobody hears
+	_ = s.container.engine.call(context.Background(), http.MethodPost, "/exec/"+s.id+"/resize?"+query.Encode(), nil, nil) // as with any terminal, nobody hears
 }

@@ -75,22 +75,22 @@ func Open(ctx context.Context, socket string) (*Engine, error) {
 		},
 		MaxIdleConnsPerHost: 8, IdleConnTimeout: time.Minute,
 	}}}
-	if err := e.call(ctx, http.MethodGet, "/version", nil, nil, nil); err != nil {
+	if err := e.call(ctx, http.MethodGet, "/version", nil, nil); err != nil {
 		return nil, fmt.Errorf("open docker engine at %s: %w: %w", socket, ErrNotHere, err)
 	}
 	return e, nil
 }
 
 // call makes one request and reads a JSON answer into out, if out is not nil.
-func (e *Engine) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
+func (e *Engine) call(ctx context.Context, method, path string, in, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, callWithin)
 	defer cancel()
-	return e.callLong(ctx, method, path, query, in, out)
+	return e.callLong(ctx, method, path, in, out)
 }
 
 // callLong is call without a deadline of its own.
-func (e *Engine) callLong(ctx context.Context, method, path string, query url.Values, in, out any) error {
-	response, err := e.request(ctx, method, path, query, in, nil)
+func (e *Engine) callLong(ctx context.Context, method, path string, in, out any) error {
+	response, err := e.request(ctx, method, path, in, nil)
 	if err != nil {
 		return err
 	}
@@ -106,9 +106,9 @@ func (e *Engine) callLong(ctx context.Context, method, path string, query url.Va
 	return nil
 }
 
-// request sends in, a reader or else a value as JSON, and returns an answer that is no
-// refusal. The caller closes its body.
-func (e *Engine) request(ctx context.Context, method, path string, query url.Values, in any, header http.Header) (*http.Response, error) {
+// request sends in, a reader or else a value as JSON, to a path, which may have a query,
+// and returns an answer that is no refusal. The caller closes its body.
+func (e *Engine) request(ctx context.Context, method, path string, in any, header http.Header) (*http.Response, error) {
 	var body io.Reader
 	switch in := in.(type) {
 	case nil:
@@ -121,8 +121,7 @@ func (e *Engine) request(ctx context.Context, method, path string, query url.Val
 		}
 		body = bytes.NewReader(data)
 	}
-	target := url.URL{Scheme: "http", Host: "docker", Path: "/" + apiVersion + path, RawQuery: query.Encode()}
-	request, err := http.NewRequestWithContext(ctx, method, target.String(), body)
+	request, err := http.NewRequestWithContext(ctx, method, "http://docker/"+apiVersion+path, body)
 	if err != nil {
 		return nil, fmt.Errorf("ask docker engine: %w", err)
 	}
@@ -147,8 +146,8 @@ func (e *Engine) request(ctx context.Context, method, path string, query url.Val
 }
 
 // stream is a connection that the engine has taken out of HTTP.
-func (e *Engine) stream(ctx context.Context, path string, query url.Values, in any) (io.ReadWriteCloser, error) {
-	response, err := e.request(ctx, http.MethodPost, path, query, in, http.Header{"Connection": {"Upgrade"}, "Upgrade": {"tcp"}})
+func (e *Engine) stream(ctx context.Context, path string, in any) (io.ReadWriteCloser, error) {
+	response, err := e.request(ctx, http.MethodPost, path, in, http.Header{"Connection": {"Upgrade"}, "Upgrade": {"tcp"}})
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +161,7 @@ func (e *Engine) stream(ctx context.Context, path string, query url.Values, in a
 
 // HasImage says whether an image is there.
 func (e *Engine) HasImage(ctx context.Context, name string) (bool, error) {
-	err := e.call(ctx, http.MethodGet, "/images/"+name+"/json", nil, nil, nil)
+	err := e.call(ctx, http.MethodGet, "/images/"+name+"/json", nil, nil)
 	if isMissing(err) {
 		return false, nil
 	}
@@ -186,7 +185,7 @@ func (e *Engine) removeWhere(ctx context.Context, filters string) error {
 		ID string `json:"Id"`
 	}
 	query := url.Values{"all": {"true"}, "filters": {filters}}
-	if err := e.call(ctx, http.MethodGet, "/containers/json", query, nil, &found); err != nil {
+	if err := e.call(ctx, http.MethodGet, "/containers/json?"+query.Encode(), nil, &found); err != nil {
 		return fmt.Errorf("list containers: %w", err)
 	}
 	var errs []error
@@ -197,7 +196,7 @@ func (e *Engine) removeWhere(ctx context.Context, filters string) error {
 }
 
 func (e *Engine) remove(ctx context.Context, id string) error {
-	err := e.call(ctx, http.MethodDelete, "/containers/"+id, url.Values{"force": {"true"}, "v": {"true"}}, nil, nil)
+	err := e.call(ctx, http.MethodDelete, "/containers/"+id+"?force=true&v=true", nil, nil)
 	if refused, ok := errors.AsType[*APIError](err); ok && refused.Status == http.StatusConflict {
 		return nil // somebody removes it already
 	}
@@ -218,7 +217,7 @@ func (e *Engine) RemoveImages(ctx context.Context, repository string) error {
 		ID       string `json:"Id"`
 		RepoTags []string
 	}
-	if err := e.call(ctx, http.MethodGet, "/images/json", url.Values{"filters": {string(filter)}}, nil, &images); err != nil {
+	if err := e.call(ctx, http.MethodGet, "/images/json?filters="+url.QueryEscape(string(filter)), nil, &images); err != nil {
 		return fmt.Errorf("remove images of %s: %w", repository, err)
 	}
 	var errs []error
@@ -227,7 +226,7 @@ func (e *Engine) RemoveImages(ctx context.Context, repository string) error {
 	}
 	for _, image := range images {
 		for _, tag := range image.RepoTags {
-			err := e.call(ctx, http.MethodDelete, "/images/"+tag, url.Values{"force": {"true"}}, nil, nil)
+			err := e.call(ctx, http.MethodDelete, "/images/"+tag+"?force=true", nil, nil)
 			if err != nil && !isMissing(err) {
 				errs = append(errs, fmt.Errorf("remove image %s: %w", tag, err))
 			}
