@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -69,11 +70,32 @@ func (o oneRun) key() (core.RunKey, error) {
 	return k, nil
 }
 
+// ownPrefix stands in arguments for the tenant "-" and its slash, which the tool prints and
+// the parser takes for a flag.
+const ownPrefix = "//"
+
+// withoutTenant is a command line whose arguments may be as the tool prints them.
+func withoutTenant(args []string) []string {
+	out := slices.Clone(args)
+	for i, arg := range out {
+		if arg == "--" {
+			break
+		}
+		if rest, found := strings.CutPrefix(arg, string(noTenant)+"/"); found {
+			out[i] = ownPrefix + rest
+		}
+	}
+	return out
+}
+
 // parseRun reads TENANT/RUN. A run's id may hold slashes, so that the first one
 // counts.
 func parseRun(tenant, text string) core.RunKey {
 	if tenant != "" {
 		return core.RunKey{Tenant: core.TenantID(tenant), Run: core.RunID(text)}
+	}
+	if run, found := strings.CutPrefix(text, ownPrefix); found {
+		return core.RunKey{Tenant: noTenant, Run: core.RunID(run)}
 	}
 	before, after, found := strings.Cut(text, "/")
 	if !found {

@@ -5,12 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"github.com/sandkeeper/sandkeeper/internal/console"
 	"github.com/sandkeeper/sandkeeper/internal/core"
@@ -244,5 +248,68 @@ func TestListsInJSONAreLists(t *testing.T) {
 	err := (&applyCommand{Plan: "-"}).Run(t.Context(), in, &console.Console{JSON: true, In: strings.NewReader(empty), Out: &out, Err: &out})
 	if err != nil || strings.Contains(out.String(), "null") || !strings.Contains(out.String(), `"runs"`) {
 		t.Errorf("a plan without entries: %s, %v", out.String(), err)
+	}
+}
+
+// typed is what a shell makes of a command line: the arguments with which it would begin the
+// tool.
+func typed(t *testing.T, line string) []string {
+	t.Helper()
+	dir := t.TempDir()
+	tool := "#!/bin/sh\nprintf '%s\\0' \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(dir, "sandkeeper"), []byte(tool), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	shell := exec.CommandContext(t.Context(), "bash", "-c", line)
+	shell.Dir, shell.Env = dir, []string{"PATH=" + dir + ":/usr/bin:/bin"}
+	out, err := shell.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%q: %v: %s", line, err, out)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Fatalf("%q left %v, %v", line, left, err)
+	}
+	return strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
+}
+
+// TestAPrintedCommandNamesItsRun: whatever ids hold, what events and explain print can be
+// pasted: the shell runs nothing else, and the tool takes it for that very run.
+func TestAPrintedCommandNamesItsRun(t *testing.T) {
+	hostile := []string{
+		"run-1", "-", "-x", "--yes", "--", "--why=x", "a b", "a/b", "/", "//", "-/x", "'", `"`, "'; touch pwned; '", "$(touch pwned)", "`touch pwned`",
+		"$HOME", "*", "~", "!!", "\\", "\\'", "a\nb", "a\rb", "\x1b[2J", "\x15touch pwned\r", "\u009b31m", "\u202egnp", "é", "日本", "=x", "#", "%s", "…",
+	}
+	check := func(t *testing.T, k core.RunKey) {
+		line := core.CommandLine("hold", k, "--for 4h --why '…'")
+		if strings.ContainsAny(line, `"`) || console.Clean(line) != line {
+			t.Errorf("%q holds what is not to be pasted", line)
+		}
+		var c commands
+		parser, err := parser(t.Context(), &c, &console.Console{Out: io.Discard, Err: io.Discard})
+		if err != nil {
+			t.Fatal(err)
+		}
+		parsed, err := parser.Parse(withoutTenant(typed(t, line)))
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		got, err := c.Hold.key()
+		if err != nil || got != k || parsed.Command() != "hold <run>" || c.Hold.Why != "…" || c.Hold.For.duration() != 4*time.Hour {
+			t.Errorf("%q is %s of %+q: %v, want %+q", line, parsed.Command(), got, err, k)
+		}
+	}
+	for _, id := range hostile {
+		for _, k := range []core.RunKey{
+			{Tenant: "-", Run: core.RunID(id)}, {Tenant: "acme", Run: core.RunID(id)}, {Tenant: core.TenantID(id), Run: "run-1"}, {Tenant: core.TenantID(id), Run: core.RunID(id)},
+		} {
+			check(t, k)
+		}
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		id := rapid.OneOf(rapid.SampledFrom(hostile), rapid.StringMatching(`[^\x00]{1,12}`))
+		check(t, core.RunKey{Tenant: core.TenantID(id.Draw(rt, "tenant")), Run: core.RunID(id.Draw(rt, "run"))})
+	})
+	if line := core.CommandLine("kill", core.RunKey{Tenant: "acme", Run: "victim\x00"}, ""); line != "" {
+		t.Errorf("%q would name another run", line)
 	}
 }

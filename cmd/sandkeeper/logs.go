@@ -44,7 +44,9 @@ func (c *logsCommand) Run(ctx context.Context, in *installation, out *console.Co
 		ended, err := t.step(ctx)
 		switch {
 		case ctx.Err() != nil:
-			out.Note("go on with: sandkeeper logs %s --from %d", key, t.at)
+			if line := core.CommandLine("logs", key, fmt.Sprintf("--from %d", t.at)); line != "" {
+				out.Note("go on with: %s", line)
+			}
 			return ctx.Err()
 		case err != nil:
 			return err

@@ -129,7 +129,7 @@ func run(ctx context.Context, args []string, out *console.Console) (code int) {
 	if err != nil {
 		return report(out, err)
 	}
-	parsed, err := k.Parse(args)
+	parsed, err := k.Parse(withoutTenant(args))
 	out.JSON = c.JSON
 	if err != nil {
 		return report(out, err)

@@ -3,6 +3,7 @@ package core
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -266,7 +267,7 @@ func endsOf(k Known, now Millis, l Limits) []Point {
 	return append(ends,
 		Point{What: string(EndLost), Says: "ECS says that its task has stopped"},
 		Point{What: string(EndDied), Says: fmt.Sprintf("two probes, %s apart, see its agent dead without an end line", l.DeadApart)},
-		Point{What: string(EndCancelled), Says: "somebody asks for it: sandkeeper kill " + r.RunKey.String()})
+		Point{What: string(EndCancelled), Says: strings.TrimSuffix("somebody asks for it: "+CommandLine("kill", r.RunKey, ""), ": ")})
 }
 
 // capsOf lists the spend caps that would end a run without a host.

@@ -58,24 +58,27 @@ func timeOver(r Run, l Limits) Millis {
 func (w warning) notice(r Run, now Millis, l Limits) Notice {
 	return Notice{
 		Type: NoticeExpiring, RunKey: r.RunKey, Thread: r.Thread, Status: r.Status, TaskARN: r.TaskARN, At: now,
-		Reason: string(w.reason), Due: w.due, Command: w.command(r, l),
+		Reason: string(w.reason), Due: w.due, Command: w.command(r, now, l),
 	}
 }
 
 // command is what an operator runs to have the run go on. A pause has no extension, and a
-// tenant's cap is the stack's: both are held up. It has no double quotes, which a rule's
-// input template would have to escape.
-func (w warning) command(r Run, l Limits) string {
-	var act string
+// tenant's cap is the stack's: both are held up, hours past the end.
+func (w warning) command(r Run, now Millis, l Limits) string {
+	op, rest := "extend", "--by "+hoursPast(now.Sub(w.due))
+	most := RunCap(r, l)
 	switch {
-	case w.tenant, r.Status == Interrupted, r.Hold.Until != 0 && w.due == r.Hold.Until:
-		act = "hold %s --for 4h"
+	case w.tenant, r.Status == Interrupted, r.Hold.Until != 0 && w.due == r.Hold.Until, w.reason == EndSpendCap && most >= MostDollars:
+		op, rest = "hold", "--for "+hoursPast(w.due.Sub(now))
 	case w.reason == EndSpendCap:
-		act = fmt.Sprintf("extend %%s --spend-cap %g", 2*RunCap(r, l).USD())
-	default:
-		act = "extend %s --by 4h"
+		rest = fmt.Sprintf("--spend-cap %g", min(2*most, MostDollars).USD())
 	}
-	return fmt.Sprintf("sandkeeper "+act, quoteShell(r.RunKey.String())) + " --why '…'"
+	return CommandLine(op, r.RunKey, rest+" --why '…'")
+}
+
+// hoursPast is some hours more than d, as long as holds may last.
+func hoursPast(d time.Duration) string {
+	return fmt.Sprintf("%dh", min(max(d, 0)/time.Hour+4, MaxHold/time.Hour))
 }
 
 // warn announces the ends that come soon. Order: the notice, then the mark that keeps it
