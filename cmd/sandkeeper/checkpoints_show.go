@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -120,7 +119,7 @@ func (c *checkpointsShow) lists(e manifest.Entry) bool {
 // printJSON writes one document as the entries come. If reading fails on the way, the
 // document stays open.
 func (c *checkpointsShow) printJSON(ctx context.Context, out *console.Console, view listedView, a archived) error {
-	head, err := json.Marshal(map[string]any{"checkpoint": view, "tree": viewTree(a.root)})
+	head, err := console.Encode(map[string]any{"checkpoint": view, "tree": viewTree(a.root)}, "")
 	if err != nil {
 		return fmt.Errorf("print: %w", err)
 	}
@@ -131,7 +130,7 @@ func (c *checkpointsShow) printJSON(ctx context.Context, out *console.Console, v
 		if !c.lists(e) {
 			return nil
 		}
-		text, err := json.Marshal(viewEntry(e))
+		text, err := console.Encode(viewEntry(e), "")
 		if err == nil {
 			_, err = fmt.Fprintf(w, "%s%s", between, text)
 			between = ",\n"

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -65,7 +64,7 @@ func printPiece(out *console.Console, p pieceView) error {
 	var err error
 	switch {
 	case out.JSON:
-		err = json.NewEncoder(out.Out).Encode(p)
+		err = printJSON(out.Out, p)
 	case p.Omitted:
 		out.Note("bytes %d to %d were too many to keep", p.From, p.End)
 	case out.OutTerminal:

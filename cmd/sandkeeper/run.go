@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -160,6 +160,15 @@ func parser(ctx context.Context, c *commands, out *console.Console) (*kong.Kong,
 // command says more.
 var errInterrupted = errors.New("interrupted")
 
+// printJSON prints a document on a line of its own.
+func printJSON(w io.Writer, v any) error {
+	text, err := console.Encode(v, "")
+	if err == nil {
+		_, err = w.Write(append(text, '\n'))
+	}
+	return err
+}
+
 // report says an error, if there is one, once, and returns the exit code.
 func report(out *console.Console, err error) int {
 	code := codeOf(err)
@@ -170,7 +179,7 @@ func report(out *console.Console, err error) int {
 		err = errInterrupted // whatever call it was under
 	}
 	if out.JSON {
-		_ = json.NewEncoder(out.Err).Encode(map[string]string{"error": err.Error(), "code": codes[code]}) // stderr is the last resort
+		_ = printJSON(out.Err, map[string]string{"error": err.Error(), "code": codes[code]}) // stderr is the last resort
 		return code
 	}
 	text := strings.TrimSpace(err.Error())

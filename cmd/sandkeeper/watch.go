@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -75,7 +74,7 @@ func (c *watchCommand) stream(ctx context.Context, in *installation, out *consol
 		if err != nil {
 			return err
 		}
-		if err := json.NewEncoder(out.Out).Encode(s); err != nil {
+		if err := printJSON(out.Out, s); err != nil {
 			return fmt.Errorf("watch: %w", err)
 		}
 		if n == c.Count {

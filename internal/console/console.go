@@ -6,6 +6,7 @@ package console
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"golang.org/x/term"
 )
@@ -41,10 +44,11 @@ func Std() *Console {
 // Print writes v as JSON where that is asked for, and otherwise what text writes.
 func (c *Console) Print(v any, text func(w *Writer)) error {
 	if c.JSON {
-		e := json.NewEncoder(c.Out)
-		e.SetIndent("", "  ")
-		e.SetEscapeHTML(false)
-		if err := e.Encode(v); err != nil {
+		text, err := Encode(v, "  ")
+		if err == nil {
+			_, err = c.Out.Write(append(text, '\n'))
+		}
+		if err != nil {
 			return fmt.Errorf("print: %w", err)
 		}
 		return nil
@@ -53,6 +57,42 @@ func (c *Console) Print(v any, text func(w *Writer)) error {
 	text(w)
 	return w.err
 }
+
+// Encode is v as JSON, each member on a line of its own where indent says how far, with what
+// [Clean] would replace as escapes: a terminal obeys none of it, and a program reads it as
+// it is.
+func Encode(v any, indent string) ([]byte, error) {
+	var buffer bytes.Buffer
+	e := json.NewEncoder(&buffer)
+	e.SetIndent("", indent)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	text := bytes.TrimSuffix(buffer.Bytes(), []byte("\n"))
+	if bytes.ContainsFunc(text, escaped) {
+		text = escape(text)
+	}
+	return text, nil
+}
+
+// escape writes the runes that a terminal would obey as JSON does those below the space.
+// They stand in strings alone.
+func escape(text []byte) []byte {
+	out := make([]byte, 0, len(text)+len(text)/8)
+	for _, r := range string(text) {
+		if !escaped(r) {
+			out = utf8.AppendRune(out, r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			out = fmt.Appendf(out, `\u%04x`, unit)
+		}
+	}
+	return out
+}
+
+func escaped(r rune) bool { return r != '\n' && visible(r) != r }
 
 // Note writes a line for people to stderr.
 func (c *Console) Note(format string, args ...any) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -102,6 +103,37 @@ func TestABarIsForTerminals(t *testing.T) {
 		}
 		if !terminal && drawn != "" {
 			t.Errorf("%q is written where nobody reads it", drawn)
+		}
+	}
+}
+
+// TestNoJSONMovesACursor: what agents and hosts write is in the document as it is, and a
+// terminal on which it is printed obeys none of it.
+func TestNoJSONMovesACursor(t *testing.T) {
+	for _, text := range []string{"", "plain", "\x1b[2J", "\u009b2J", "\u009d0;title\u009c", "\x7f\x7f", "a\u202egnp", "\u2066x", "\ufeff", "\U000e0041", "a\nb\tc\r", "é日本 👩\u200d🚀", "<&>", "\u2028"} {
+		want := map[string]any{"text": text, text: []any{text}}
+		var out bytes.Buffer
+		c := &console.Console{Out: &out, JSON: true}
+		if err := c.Print(want, nil); err != nil {
+			t.Fatal(err)
+		}
+		line, err := console.Encode(want, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, document := range []string{out.String(), string(line)} {
+			for _, l := range strings.Split(strings.TrimSuffix(document, "\n"), "\n") {
+				if console.Clean(l) != l {
+					t.Errorf("of %q: %q moves a cursor", text, l)
+				}
+			}
+			var got map[string]any
+			if err := json.Unmarshal([]byte(document), &got); err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("of %q: %v, %v", text, got, err)
+			}
+		}
+		if bytes.Contains(line, []byte("\n")) {
+			t.Errorf("of %q: %q is more than a line", text, line)
 		}
 	}
 }
