@@ -111,8 +111,8 @@ func (s Spending) overAt(most Dollars, now Millis) Millis {
 
 // Meters tell what tenants have spent.
 type Meters interface {
-	// Spent answers for each tenant; those of which nothing is metered have the zero
-	// Spending. An answer that is not whole is an error.
+	// Spent answers for each tenant that could be read; those of which nothing is metered have
+	// the zero Spending. Any that could not be is missing, and an error beside the others.
 	Spent(ctx context.Context, tenants []TenantID, now Millis) (map[TenantID]Spending, error)
 }
 
@@ -199,13 +199,20 @@ func (m Metering) Closed(at Millis) []MeterChange {
 	}
 }
 
+// MeterSum is the sum of the changes of a tenant's month. While many tasks live, what they
+// used goes far below what 64 bits hold.
+type MeterSum struct {
+	Burn Dollars
+	Used float64
+}
+
 // SpendingOf is what a tenant's meter tells at a time: by month, the sums of its changes.
 // A task that began in an earlier month and lives counts from the month's begin on.
-func SpendingOf(meter map[Month]MeterChange, now Millis) Spending {
+func SpendingOf(meter map[Month]MeterSum, now Millis) Spending {
 	month := MonthOf(now)
 	hours := float64(time.Hour / time.Millisecond)
 	var s Spending
-	total := float64(meter[month].Used) / hours
+	total := meter[month].Used / hours
 	for m, sum := range meter {
 		if m <= month {
 			s.Hourly += sum.Burn

@@ -13,7 +13,7 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/mem"
 )
 
-// metered is a world's meters, or what is said in their place.
+// metered is what is said in place of a world's meters. With an error nothing is.
 type metered struct {
 	spending core.Spending
 	err      error
@@ -22,9 +22,41 @@ type metered struct {
 func (m metered) Spent(_ context.Context, tenants []core.TenantID, _ core.Millis) (map[core.TenantID]core.Spending, error) {
 	all := map[core.TenantID]core.Spending{}
 	for _, tenant := range tenants {
-		all[tenant] = m.spending
+		if m.err == nil {
+			all[tenant] = m.spending
+		}
 	}
 	return all, m.err
+}
+
+// halfMetered tells of every tenant but one.
+type halfMetered struct {
+	metered
+	broken core.TenantID
+}
+
+func (m halfMetered) Spent(ctx context.Context, tenants []core.TenantID, now core.Millis) (map[core.TenantID]core.Spending, error) {
+	all, _ := m.metered.Spent(ctx, tenants, now)
+	delete(all, m.broken)
+	return all, errors.New("one of them is broken")
+}
+
+// TestABrokenMeterLiftsNoOthersCap: what cannot be read of one tenant ends none of its runs,
+// and keeps no other tenant's from ending.
+func TestABrokenMeterLiftsNoOthersCap(t *testing.T) {
+	for broken, want := range map[core.TenantID]core.Outcome{"umbra": core.Expired, "acme": core.Producing} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.limits.TenantSpendCap = 5
+			w.left("r", "works\n")
+			s := w.sweep(w.store.Process)
+			s.Meters = halfMetered{metered{spending: core.Spending{Spent: 5}}, broken}
+			report, err := s.Run(t.Context(), core.SweepRequest{})
+			if got := outcomes(report)["r"]; err != nil || got != want {
+				t.Errorf("the meter of %s is broken: a run of acme is %s, %v; want %s", broken, got, err, want)
+			}
+		})
+	}
 }
 
 // hourly is what an hour of a world's task costs.

@@ -161,7 +161,6 @@ func (s *Sweep) spending(ctx context.Context, runs []Run) map[TenantID]Spending 
 	all, err := s.Meters.Spent(ctx, tenants, nowMillis())
 	if err != nil {
 		s.Logger.WarnContext(ctx, "read meters", "err", err)
-		return nil
 	}
 	return all
 }

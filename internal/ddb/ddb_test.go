@@ -5,13 +5,16 @@ import (
 	"crypto/rand"
 	"errors"
 	"flag"
+	"maps"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/core/coretest"
@@ -161,5 +164,28 @@ func TestTheSDKsOwnRetry(t *testing.T) {
 	}
 	if !cut.used.Load() {
 		t.Error("nothing was cut")
+	}
+}
+
+// TestABrokenMeterIsMissingAlone: the others are told, beside the error that names it.
+func TestABrokenMeterIsMissingAlone(t *testing.T) {
+	v := newTables(t)
+	client := dynamodb.NewFromConfig(v.config)
+	boxes := v.stores(t, client).Meters
+	table := names.Sandboxes.Name + v.suffix
+	put := func(tenant, used string, value types.AttributeValue) {
+		_, err := client.PutItem(t.Context(), &dynamodb.PutItemInput{TableName: &table, Item: map[string]types.AttributeValue{
+			"pk": &types.AttributeValueMemberS{Value: "quota#" + tenant}, "sk": &types.AttributeValueMemberS{Value: "meter"}, used: value,
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("acme", "used 2026-11", &types.AttributeValueMemberN{Value: "3600000000"})
+	put("umbra", "used 2026-11", &types.AttributeValueMemberS{Value: "much"})
+	at := core.MillisOf(time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC))
+	all, err := boxes.Spent(t.Context(), []core.TenantID{"umbra", "acme"}, at)
+	if want := map[core.TenantID]core.Spending{"acme": {Spent: 1000}}; !maps.Equal(all, want) || err == nil || !strings.Contains(err.Error(), "tenant umbra") {
+		t.Errorf("told %v, %v, want %v", all, err, want)
 	}
 }

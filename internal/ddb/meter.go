@@ -2,6 +2,7 @@ package ddb
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -58,11 +59,12 @@ func (s *Sandboxes) Spent(ctx context.Context, tenants []core.TenantID, now core
 	all := make(map[core.TenantID]core.Spending, len(tenants))
 	for i, tenant := range tenants {
 		if errs[i] != nil {
-			return nil, fmt.Errorf("read meter of tenant %s: %w", tenant, errs[i])
+			errs[i] = fmt.Errorf("read meter of tenant %s: %w", tenant, errs[i])
+			continue
 		}
 		all[tenant] = answers[i]
 	}
-	return all, nil
+	return all, errors.Join(errs...)
 }
 
 func (s *Sandboxes) spent(ctx context.Context, tenant core.TenantID, now core.Millis) (core.Spending, error) {
@@ -75,7 +77,7 @@ func (s *Sandboxes) spent(ctx context.Context, tenant core.TenantID, now core.Mi
 
 // decodeMeter is what a meter's item, absent or not, tells at a time.
 func decodeMeter(it item, now core.Millis) (core.Spending, error) {
-	meter := map[core.Month]core.MeterChange{}
+	meter := map[core.Month]core.MeterSum{}
 	for _, name := range slices.Sorted(maps.Keys(it)) {
 		kind, month, ok := strings.Cut(name, " ")
 		if !ok {
@@ -85,16 +87,18 @@ func decodeMeter(it item, now core.Millis) (core.Spending, error) {
 		if !isNumber {
 			return core.Spending{}, fmt.Errorf("parse %s: want a number", name)
 		}
-		n, err := strconv.ParseInt(number.Value, 10, 64)
-		if err != nil {
-			return core.Spending{}, fmt.Errorf("parse %s: %w", name, err)
-		}
 		sum := meter[core.Month(month)]
+		var err error
 		switch kind + " " {
 		case burned:
-			sum.Burn = core.Dollars(n)
+			var burn int64
+			burn, err = strconv.ParseInt(number.Value, 10, 64)
+			sum.Burn = core.Dollars(burn)
 		case used:
-			sum.Used = n
+			sum.Used, err = strconv.ParseFloat(number.Value, 64)
+		}
+		if err != nil {
+			return core.Spending{}, fmt.Errorf("parse %s: %w", name, err)
 		}
 		meter[core.Month(month)] = sum
 	}

@@ -136,10 +136,10 @@ func (p *Process) Spent(ctx context.Context, tenants []core.TenantID, now core.M
 	return get(ctx, p, "read meters", func(s *Store) (map[core.TenantID]core.Spending, error) {
 		all := make(map[core.TenantID]core.Spending, len(tenants))
 		for _, tenant := range tenants {
-			meter := map[core.Month]core.MeterChange{}
+			meter := map[core.Month]core.MeterSum{}
 			add := func(c core.MeterChange) {
 				sum := meter[c.Month]
-				meter[c.Month] = core.MeterChange{Month: c.Month, Burn: sum.Burn + c.Burn, Used: sum.Used + c.Used}
+				meter[c.Month] = core.MeterSum{Burn: sum.Burn + c.Burn, Used: sum.Used + float64(c.Used)}
 			}
 			for _, row := range s.rows {
 				if row.Tenant != tenant || row.Metered == (core.Metering{}) {

@@ -69,6 +69,20 @@ func Meters(t *testing.T, open Open) {
 		must(t, end(t, s, "a", "acme", "2026-12-01T01:00:00Z"))
 		equal(t, "after its end", spent(t, s, "acme", "2026-12-05T00:00:00Z"), core.Spending{Spent: 60_000})
 	})
+	t.Run("What many dear tasks cost at the end of a month overflows nothing", func(t *testing.T) {
+		s := open(t)
+		const dear = 2_000_000_000 // $2000 an hour: of 31 days, four are beyond 64 bits
+		for _, id := range []core.InstanceID{"a", "b", "c", "d", "e", "f"} {
+			running(t, s, id, "acme")
+			_, err := s.Ledger.UpdateRow(t.Context(), id, core.StartMeter{Tenant: "acme", Metering: core.Metering{Price: dear, Since: at("2026-10-31T22:00:00Z")}})
+			must(t, err)
+		}
+		equal(t, "after half an hour", spent(t, s, "acme", "2026-10-31T22:30:00Z"), core.Spending{Spent: 6 * dear / 2, Hourly: 6 * dear})
+		for _, id := range []core.InstanceID{"a", "b", "c", "d"} {
+			must(t, end(t, s, id, "acme", "2026-10-31T23:00:00Z"))
+		}
+		equal(t, "after an hour and a half", spent(t, s, "acme", "2026-10-31T23:30:00Z"), core.Spending{Spent: 4*dear + 2*dear*3/2, Hourly: 2 * dear})
+	})
 	t.Run("A row that is not as read is not metered, nor its meter stopped", func(t *testing.T) {
 		s := open(t)
 		running(t, s, "a", "acme")
