@@ -69,88 +69,91 @@ func both(changes ...func(r *core.Run)) func(r *core.Run) {
 	}
 }
 
+// judgements are the rows of [TestDecide].
+var judgements = []judgement{
+	{what: "a run whose agent works is left alone", want: core.Producing, why: "no-sentinel", asked: true},
+	{what: "a run whose agent has ended is finished", reply: finishedReply, want: core.Finalized, why: "sentinel", asked: true},
+	{what: "a run that could not be asked is left alone, with the reason", reply: unknownReply, want: core.Unknown, why: "no-shell", asked: true},
+
+	{what: "a sealed run is finished from its record alone", run: sealed, want: core.Finalized, why: "sealed"},
+	{what: "a sealed run is finished although its time is over", run: both(sealed, expiredRun), want: core.Finalized, why: "sealed"},
+	{what: "a sealed run is finished although its task is gone", run: sealed, task: core.Task{Life: core.TaskGone}, want: core.Finalized, why: "sealed"},
+	{what: "a sealed run is finished although a user cancelled it", run: both(sealed, cancelledByUser), want: core.Finalized, why: "sealed"},
+	{what: "a sealed run is finished in a frozen installation", run: sealed, control: frozen, want: core.Finalized, why: "sealed"},
+	{what: "a run that another sweep has is left to it, sealed or not", run: both(sealed, func(r *core.Run) { r.ClaimUntil = now() + 1 }),
+		want: core.NotClaimed, why: "claimed"},
+	{what: "a run whose claim is just over is judged", run: func(r *core.Run) { r.ClaimUntil = now() }, want: core.Producing, asked: true},
+
+	{what: "a run is expired when its time is exactly over", run: expiredRun, want: core.Expired, why: "expired"},
+	{what: "a run is not expired one millisecond before", run: both(expiredRun, func(r *core.Run) { r.DetachedSince++ }),
+		want: core.Producing, asked: true},
+	{what: "an expired run is not asked whether it has ended", run: expiredRun, reply: finishedReply, want: core.Expired},
+	{what: "a run without a TTL of its own has the installation's", run: func(r *core.Run) { r.DetachedSince = now().Add(-core.DefaultLimits.RunTTL) },
+		want: core.Expired},
+	{what: "a run's own TTL may be longer", run: func(r *core.Run) {
+		r.DetachedSince, r.TTLSeconds = now().Add(-core.DefaultLimits.RunTTL), 9*3600
+	}, want: core.Producing, asked: true},
+
+	{what: "a held run does not expire", run: heldUntil(time.Minute), want: core.Held, why: "held", asked: true},
+	{what: "a held run that has ended is finished", run: heldUntil(time.Minute), reply: finishedReply, want: core.Finalized, asked: true},
+	{what: "a hold that is just over holds no more", run: heldUntil(0), want: core.Expired},
+	{what: "a held run is ended where a user cancelled it", run: both(heldUntil(time.Minute), cancelledByUser), want: core.Cancelled},
+	{what: "a held run whose task is gone is lost", run: heldUntil(time.Minute), task: core.Task{Life: core.TaskGone}, want: core.Lost},
+
+	{what: "a cancelled run is ended without a question", run: cancelledByUser, want: core.Cancelled, why: "cancelled"},
+	{what: "a cancel goes before an expiry", run: both(cancelledByUser, expiredRun), want: core.Cancelled},
+	{what: "an end that is decided stays as it was decided", run: both(endingRun(core.EndExpired), cancelledByUser), want: core.Expired},
+	{what: "an end that is decided goes before the hold that came too late", run: both(endingRun(core.EndExpired), heldUntil(time.Minute)), want: core.Expired},
+
+	{what: "a frozen installation expires nothing", run: expiredRun, control: frozen, want: core.Held, why: "frozen", asked: true},
+	{what: "a frozen installation does not go on with an expiry", run: endingRun(core.EndExpired), control: frozen, want: core.Held, why: "frozen"},
+	{what: "a frozen installation gives up no lost run", task: core.Task{Life: core.TaskGone}, control: frozen, want: core.Held, why: "frozen"},
+	{what: "a frozen installation finishes what has ended", control: frozen, reply: finishedReply, want: core.Finalized, asked: true},
+	{what: "a frozen installation lets a user cancel", run: cancelledByUser, control: frozen, want: core.Cancelled},
+	{what: "a tripped breaker expires nothing", run: expiredRun, control: tripped, want: core.Held, why: "breaker", asked: true},
+	{what: "a tripped breaker gives up no lost run", task: core.Task{Life: core.TaskGone}, control: tripped, want: core.Held, why: "breaker"},
+	{what: "a tripped breaker gives up no run that was never launched", run: unlaunchedRun, control: tripped, want: core.Held, why: "breaker"},
+	{what: "a tripped breaker finishes what has ended", control: tripped, reply: finishedReply, want: core.Finalized, asked: true},
+
+	{what: "a run whose task has stopped is lost, with ECS's words", task: core.Task{Life: core.TaskGone, StopCode: "TaskFailedToStart", Reason: "no image"},
+		want: core.Lost, why: "TaskFailedToStart: no image"},
+	{what: "a run whose agent's container has exited is lost", task: core.Task{Life: core.TaskLives, Exits: map[string]int{"agent": 137}}, want: core.Lost},
+	{what: "another container's exit says nothing", task: core.Task{Life: core.TaskLives, Exits: map[string]int{"sidecar": 1}},
+		want: core.Producing, asked: true},
+	{what: "a task on its way out does not end its run", task: core.Task{Life: core.TaskLeaving}, want: core.Producing, why: "task-leaving", asked: true},
+	{what: "a task on its way out may have finished", task: core.Task{Life: core.TaskLeaving}, reply: finishedReply, want: core.Finalized, asked: true},
+	{what: "a task on its way out may not answer", task: core.Task{Life: core.TaskLeaving}, reply: refusedReply, want: core.Unknown, why: "task-leaving", asked: true},
+	{what: "a task of which ECS says nothing is unknown", task: core.Task{ARN: "silent"}, want: core.Unknown, why: "task-unknown"},
+	{what: "a task whose name ECS refuses is a fault of configuration", task: core.Task{ARN: "malformed", Reason: "taskId length should be one of [32,36]"}, want: core.Unknown, why: "task-refused"},
+	{what: "a task that ECS does not know yet is unknown", task: core.Task{Life: core.TaskMissing}, want: core.Unknown, why: "task-missing"},
+	{what: "a probe that is refused while the agent comes up may be tried again", reply: refusedReply, want: core.Unknown, why: "agent-pending", asked: true,
+		task: core.Task{Life: core.TaskLives, ExecEnabled: true, Agents: map[string]core.ExecAgent{"agent": {Status: "PENDING"}}}},
+	{what: "a probe that is refused because the agent stopped may not", reply: refusedReply, want: core.Unknown, why: "agent-stopped", asked: true,
+		task: core.Task{Life: core.TaskLives, ExecEnabled: true, Agents: map[string]core.ExecAgent{"agent": {Status: "STOPPED"}}}},
+	{what: "an expired run whose task is gone has expired", run: expiredRun, task: core.Task{Life: core.TaskGone}, want: core.Expired},
+
+	{what: "a run that names no task was never launched", run: both(unlaunchedRun, func(r *core.Run) { r.Instance = "" }), want: core.Died, why: "never-launched"},
+	{what: "a run whose launch has no row was never launched", run: unlaunchedRun, want: core.Died, why: "never-launched"},
+	{what: "a run whose launch is over was never launched", run: unlaunchedRun, row: core.LedgerClosed, want: core.Died, why: "never-launched"},
+	{what: "a run whose launch is under way is left alone", run: unlaunchedRun, row: core.LedgerIntent, want: core.Unknown, why: "launch-intent"},
+	{what: "a run whose launch is being undone is left alone", run: unlaunchedRun, row: core.LedgerStopping, want: core.Unknown, why: "launch-stopping"},
+	{what: "a run whose instance is another run's was never launched", run: unlaunchedRun, row: core.LedgerRunning, rowOf: key("other"), want: core.Died, why: "never-launched"},
+	{what: "nor was one whose instance a run of another tenant began to launch", run: unlaunchedRun, row: core.LedgerIntent,
+		rowOf: core.RunKey{Tenant: "umbra", Run: "r"}, want: core.Died, why: "never-launched"},
+	{what: "a row that the audit wrote may be of its launch", run: unlaunchedRun, row: core.LedgerStopping, rowOf: core.RunKey{Tenant: "-"}, want: core.Unknown, why: "launch-stopping"},
+	{what: "an expired run whose launch is under way has expired", run: both(unlaunchedRun, expiredRun), row: core.LedgerIntent, want: core.Expired},
+
+	{what: "a paused run is left alone until its time is over", run: paused(599*time.Second, core.RowPause), want: core.Producing, why: "paused"},
+	{what: "a paused run expires when its time is exactly over", run: paused(600*time.Second, core.RowPause), want: core.Expired},
+	{what: "a paused run that is held does not expire", run: both(paused(600*time.Second, core.RowPause), func(r *core.Run) { r.Hold.Until = now() + 1 }),
+		want: core.Producing, why: "paused"},
+	{what: "a paused run is ended where a user cancelled it", run: both(paused(time.Second, core.RowCancel), cancelledByUser), want: core.Cancelled},
+}
+
 // TestDecide is the sweep's judgement, by a plan: which evidence it asks for, and
 // what goes before what (DESIGN 5.2).
 func TestDecide(t *testing.T) {
-	for _, j := range []judgement{
-		{what: "a run whose agent works is left alone", want: core.Producing, why: "no-sentinel", asked: true},
-		{what: "a run whose agent has ended is finished", reply: finishedReply, want: core.Finalized, why: "sentinel", asked: true},
-		{what: "a run that could not be asked is left alone, with the reason", reply: unknownReply, want: core.Unknown, why: "no-shell", asked: true},
-
-		{what: "a sealed run is finished from its record alone", run: sealed, want: core.Finalized, why: "sealed"},
-		{what: "a sealed run is finished although its time is over", run: both(sealed, expiredRun), want: core.Finalized, why: "sealed"},
-		{what: "a sealed run is finished although its task is gone", run: sealed, task: core.Task{Life: core.TaskGone}, want: core.Finalized, why: "sealed"},
-		{what: "a sealed run is finished although a user cancelled it", run: both(sealed, cancelledByUser), want: core.Finalized, why: "sealed"},
-		{what: "a sealed run is finished in a frozen installation", run: sealed, control: frozen, want: core.Finalized, why: "sealed"},
-		{what: "a run that another sweep has is left to it, sealed or not", run: both(sealed, func(r *core.Run) { r.ClaimUntil = now() + 1 }),
-			want: core.NotClaimed, why: "claimed"},
-		{what: "a run whose claim is just over is judged", run: func(r *core.Run) { r.ClaimUntil = now() }, want: core.Producing, asked: true},
-
-		{what: "a run is expired when its time is exactly over", run: expiredRun, want: core.Expired, why: "expired"},
-		{what: "a run is not expired one millisecond before", run: both(expiredRun, func(r *core.Run) { r.DetachedSince++ }),
-			want: core.Producing, asked: true},
-		{what: "an expired run is not asked whether it has ended", run: expiredRun, reply: finishedReply, want: core.Expired},
-		{what: "a run without a TTL of its own has the installation's", run: func(r *core.Run) { r.DetachedSince = now().Add(-core.DefaultLimits.RunTTL) },
-			want: core.Expired},
-		{what: "a run's own TTL may be longer", run: func(r *core.Run) {
-			r.DetachedSince, r.TTLSeconds = now().Add(-core.DefaultLimits.RunTTL), 9*3600
-		}, want: core.Producing, asked: true},
-
-		{what: "a held run does not expire", run: heldUntil(time.Minute), want: core.Held, why: "held", asked: true},
-		{what: "a held run that has ended is finished", run: heldUntil(time.Minute), reply: finishedReply, want: core.Finalized, asked: true},
-		{what: "a hold that is just over holds no more", run: heldUntil(0), want: core.Expired},
-		{what: "a held run is ended where a user cancelled it", run: both(heldUntil(time.Minute), cancelledByUser), want: core.Cancelled},
-		{what: "a held run whose task is gone is lost", run: heldUntil(time.Minute), task: core.Task{Life: core.TaskGone}, want: core.Lost},
-
-		{what: "a cancelled run is ended without a question", run: cancelledByUser, want: core.Cancelled, why: "cancelled"},
-		{what: "a cancel goes before an expiry", run: both(cancelledByUser, expiredRun), want: core.Cancelled},
-		{what: "an end that is decided stays as it was decided", run: both(endingRun(core.EndExpired), cancelledByUser), want: core.Expired},
-		{what: "an end that is decided goes before the hold that came too late", run: both(endingRun(core.EndExpired), heldUntil(time.Minute)), want: core.Expired},
-
-		{what: "a frozen installation expires nothing", run: expiredRun, control: frozen, want: core.Held, why: "frozen", asked: true},
-		{what: "a frozen installation does not go on with an expiry", run: endingRun(core.EndExpired), control: frozen, want: core.Held, why: "frozen"},
-		{what: "a frozen installation gives up no lost run", task: core.Task{Life: core.TaskGone}, control: frozen, want: core.Held, why: "frozen"},
-		{what: "a frozen installation finishes what has ended", control: frozen, reply: finishedReply, want: core.Finalized, asked: true},
-		{what: "a frozen installation lets a user cancel", run: cancelledByUser, control: frozen, want: core.Cancelled},
-		{what: "a tripped breaker expires nothing", run: expiredRun, control: tripped, want: core.Held, why: "breaker", asked: true},
-		{what: "a tripped breaker gives up no lost run", task: core.Task{Life: core.TaskGone}, control: tripped, want: core.Held, why: "breaker"},
-		{what: "a tripped breaker gives up no run that was never launched", run: unlaunchedRun, control: tripped, want: core.Held, why: "breaker"},
-		{what: "a tripped breaker finishes what has ended", control: tripped, reply: finishedReply, want: core.Finalized, asked: true},
-
-		{what: "a run whose task has stopped is lost, with ECS's words", task: core.Task{Life: core.TaskGone, StopCode: "TaskFailedToStart", Reason: "no image"},
-			want: core.Lost, why: "TaskFailedToStart: no image"},
-		{what: "a run whose agent's container has exited is lost", task: core.Task{Life: core.TaskLives, Exits: map[string]int{"agent": 137}}, want: core.Lost},
-		{what: "another container's exit says nothing", task: core.Task{Life: core.TaskLives, Exits: map[string]int{"sidecar": 1}},
-			want: core.Producing, asked: true},
-		{what: "a task on its way out does not end its run", task: core.Task{Life: core.TaskLeaving}, want: core.Producing, why: "task-leaving", asked: true},
-		{what: "a task on its way out may have finished", task: core.Task{Life: core.TaskLeaving}, reply: finishedReply, want: core.Finalized, asked: true},
-		{what: "a task on its way out may not answer", task: core.Task{Life: core.TaskLeaving}, reply: refusedReply, want: core.Unknown, why: "task-leaving", asked: true},
-		{what: "a task of which ECS says nothing is unknown", task: core.Task{ARN: "silent"}, want: core.Unknown, why: "task-unknown"},
-		{what: "a task whose name ECS refuses is a fault of configuration", task: core.Task{ARN: "malformed", Reason: "taskId length should be one of [32,36]"}, want: core.Unknown, why: "task-refused"},
-		{what: "a task that ECS does not know yet is unknown", task: core.Task{Life: core.TaskMissing}, want: core.Unknown, why: "task-missing"},
-		{what: "a probe that is refused while the agent comes up may be tried again", reply: refusedReply, want: core.Unknown, why: "agent-pending", asked: true,
-			task: core.Task{Life: core.TaskLives, ExecEnabled: true, Agents: map[string]core.ExecAgent{"agent": {Status: "PENDING"}}}},
-		{what: "a probe that is refused because the agent stopped may not", reply: refusedReply, want: core.Unknown, why: "agent-stopped", asked: true,
-			task: core.Task{Life: core.TaskLives, ExecEnabled: true, Agents: map[string]core.ExecAgent{"agent": {Status: "STOPPED"}}}},
-		{what: "an expired run whose task is gone has expired", run: expiredRun, task: core.Task{Life: core.TaskGone}, want: core.Expired},
-
-		{what: "a run that names no task was never launched", run: both(unlaunchedRun, func(r *core.Run) { r.Instance = "" }), want: core.Died, why: "never-launched"},
-		{what: "a run whose launch has no row was never launched", run: unlaunchedRun, want: core.Died, why: "never-launched"},
-		{what: "a run whose launch is over was never launched", run: unlaunchedRun, row: core.LedgerClosed, want: core.Died, why: "never-launched"},
-		{what: "a run whose launch is under way is left alone", run: unlaunchedRun, row: core.LedgerIntent, want: core.Unknown, why: "launch-intent"},
-		{what: "a run whose launch is being undone is left alone", run: unlaunchedRun, row: core.LedgerStopping, want: core.Unknown, why: "launch-stopping"},
-		{what: "a run whose instance is another run's was never launched", run: unlaunchedRun, row: core.LedgerRunning, rowOf: key("other"), want: core.Died, why: "never-launched"},
-		{what: "nor was one whose instance a run of another tenant began to launch", run: unlaunchedRun, row: core.LedgerIntent,
-			rowOf: core.RunKey{Tenant: "umbra", Run: "r"}, want: core.Died, why: "never-launched"},
-		{what: "a row that the audit wrote may be of its launch", run: unlaunchedRun, row: core.LedgerStopping, rowOf: core.RunKey{Tenant: "-"}, want: core.Unknown, why: "launch-stopping"},
-		{what: "an expired run whose launch is under way has expired", run: both(unlaunchedRun, expiredRun), row: core.LedgerIntent, want: core.Expired},
-
-		{what: "a paused run is left alone until its time is over", run: paused(599*time.Second, core.RowPause), want: core.Producing, why: "paused"},
-		{what: "a paused run expires when its time is exactly over", run: paused(600*time.Second, core.RowPause), want: core.Expired},
-		{what: "a paused run that is held does not expire", run: both(paused(600*time.Second, core.RowPause), func(r *core.Run) { r.Hold.Until = now() + 1 }),
-			want: core.Producing, why: "paused"},
-		{what: "a paused run is ended where a user cancelled it", run: both(paused(time.Second, core.RowCancel), cancelledByUser), want: core.Cancelled},
-	} {
+	for _, j := range judgements {
 		t.Run(j.what, func(t *testing.T) { synctest.Test(t, j.check) })
 	}
 }

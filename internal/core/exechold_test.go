@@ -180,68 +180,74 @@ func TestEveryLongUseHoldsTheContainer(t *testing.T) {
 			})
 		})
 	}
-	t.Run("the drain of a sweep", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
-			h := newHosting(t)
-			h.ready(startOf("r", "one"))
-			h.fleet.RestBytes, h.fleet.PageBytes = 0, 1000
-			h.fleet.Write("r", strings.Repeat("several pages of it\n", 100))
-			h.fleet.Exit("r", 0)
-			h.detach("r")
-			s := h.sweep(h.store.Process)
-			l := &looking{Prober: s.Prober, h: h, run: "r"}
-			s.Prober = l
-			_, err := s.Run(t.Context(), core.SweepRequest{})
-			h.must(err)
-			l.wants("a sweep", core.ExecOf(core.ExecDrain, h.run("r")))
-		})
+}
+
+// TestTheDrainOfASweepHoldsTheContainer is TestEveryLongUseHoldsTheContainer for what no host asks for.
+func TestTheDrainOfASweepHoldsTheContainer(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHosting(t)
+		h.ready(startOf("r", "one"))
+		h.fleet.RestBytes, h.fleet.PageBytes = 0, 1000
+		h.fleet.Write("r", strings.Repeat("several pages of it\n", 100))
+		h.fleet.Exit("r", 0)
+		h.detach("r")
+		s := h.sweep(h.store.Process)
+		l := &looking{Prober: s.Prober, h: h, run: "r"}
+		s.Prober = l
+		_, err := s.Run(t.Context(), core.SweepRequest{})
+		h.must(err)
+		l.wants("a sweep", core.ExecOf(core.ExecDrain, h.run("r")))
 	})
-	t.Run("a set-up", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
-			h, made := newHosting(t), newSetups()
-			l := &looking{Setups: made, h: h, run: "r"}
-			s := setUpSession(h, made)
-			s.Setups = l
-			start := func() core.StartReport {
-				report, err := s.Start(t.Context(), planned("r"))
-				h.must(err)
-				return report
-			}
-			if report := start(); report.Waiting != "setup" {
-				t.Fatalf("it begins: %+v", report)
-			}
-			asked := len(made.calls)
-			h.occupy("r", holds("step:another", 0))
-			if report := start(); report.Waiting != "busy" || len(made.calls) != asked {
-				t.Errorf("beside another: %+v, asked %q", report, made.calls)
-			}
-			h.occupy("r", core.ExecHold{})
-			made.states["setup-r"] = core.SetupState{Phase: core.SetupDone}
-			if report := start(); report.State != core.Ready {
-				t.Errorf("after the other: %+v", report)
-			}
-			l.wants("a set-up", core.ExecOf(core.ExecSetup, h.run("r")))
-		})
-	})
-	t.Run("the beginning of a capture", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
-			h := keepingHosting(t)
-			h.ready(startOf("r", "one"))
-			h.fleet.Exit("r", 0)
-			s := h.self()
-			k := h.keep.keeper(h.store.Process)
-			l := &looking{JobStarter: k.Agents, h: h, run: "r"}
-			k.Agents, s.Keeper = l, k
-			h.occupy("r", holds("step:another", 0))
-			report, err := s.Finish(t.Context(), core.FinishRequest{RunKey: key("r"), Host: hostOf("one")})
-			if err != nil || report.State != core.Finishing || len(l.held) > 0 {
-				t.Fatalf("beside another step: %+v, %v, %d came into the sandbox", report, err, len(l.held))
-			}
-			time.Sleep(time.Minute + time.Second)
-			_, err = s.Finish(t.Context(), core.FinishRequest{RunKey: key("r"), Host: hostOf("one")})
+}
+
+// TestASetUpHoldsTheContainer from its first session on, and waits for another.
+func TestASetUpHoldsTheContainer(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h, made := newHosting(t), newSetups()
+		l := &looking{Setups: made, h: h, run: "r"}
+		s := setUpSession(h, made)
+		s.Setups = l
+		start := func() core.StartReport {
+			report, err := s.Start(t.Context(), planned("r"))
 			h.must(err)
-			l.wants("a capture", core.ExecHolder{By: "step:checkpoint-r"})
-		})
+			return report
+		}
+		if report := start(); report.Waiting != "setup" {
+			t.Fatalf("it begins: %+v", report)
+		}
+		asked := len(made.calls)
+		h.occupy("r", holds("step:another", 0))
+		if report := start(); report.Waiting != "busy" || len(made.calls) != asked {
+			t.Errorf("beside another: %+v, asked %q", report, made.calls)
+		}
+		h.occupy("r", core.ExecHold{})
+		made.states["setup-r"] = core.SetupState{Phase: core.SetupDone}
+		if report := start(); report.State != core.Ready {
+			t.Errorf("after the other: %+v", report)
+		}
+		l.wants("a set-up", core.ExecOf(core.ExecSetup, h.run("r")))
+	})
+}
+
+// TestTheBeginningOfACaptureHoldsTheContainer and waits for another step.
+func TestTheBeginningOfACaptureHoldsTheContainer(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := keepingHosting(t)
+		h.ready(startOf("r", "one"))
+		h.fleet.Exit("r", 0)
+		s := h.self()
+		k := h.keep.keeper(h.store.Process)
+		l := &looking{JobStarter: k.Agents, h: h, run: "r"}
+		k.Agents, s.Keeper = l, k
+		h.occupy("r", holds("step:another", 0))
+		report, err := s.Finish(t.Context(), core.FinishRequest{RunKey: key("r"), Host: hostOf("one")})
+		if err != nil || report.State != core.Finishing || len(l.held) > 0 {
+			t.Fatalf("beside another step: %+v, %v, %d came into the sandbox", report, err, len(l.held))
+		}
+		time.Sleep(time.Minute + time.Second)
+		_, err = s.Finish(t.Context(), core.FinishRequest{RunKey: key("r"), Host: hostOf("one")})
+		h.must(err)
+		l.wants("a capture", core.ExecHolder{By: "step:checkpoint-r"})
 	})
 }
 

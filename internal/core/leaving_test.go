@@ -50,114 +50,117 @@ func (e *ending) stopped() {
 	e.must(err)
 }
 
+// leavings are what may happen to a run whose task is about to end.
+var leavings = map[string]func(e *ending){
+	"a detached run's journal is drained and its workspace stored; only the task's end ends it": func(e *ending) {
+		_, err := e.me.detach()
+		e.must(err)
+		e.fleet.Leave(e.run("r").TaskARN)
+		report := e.leaves()
+		if r := e.run("r"); r.Status != core.Running || r.Row != core.RowDetached || r.ClaimUntil > now() || r.LogEnd != int64(len("at work")) {
+			e.t.Errorf("run is %s in %s, claimed until %d, its log ends at %d; report %+v", r.Status, r.Row, r.ClaimUntil, r.LogEnd, report)
+		}
+		e.expect(core.ReclaimCapturing)
+		e.must(e.fleet.View(e.store.Process).CommitCapture(e.t.Context(), "r"))
+		e.expect(core.ReclaimStored)
+		e.stopped()
+		if got := e.fate(); got.status != core.Failed || got.code != "lost" || got.head != "checkpoint-r" || got.lease || e.transcript("r") != "at work" {
+			e.t.Errorf("got %+v", got)
+		}
+	},
+	"a journal that another session keeps out of reach is asked for again": func(e *ending) {
+		_, err := e.me.detach()
+		e.must(err)
+		r := e.run("r")
+		e.fleet.Leave(r.TaskARN)
+		_, err = e.store.UpdateSandbox(e.t.Context(), r.SandboxKey, core.HoldExec{
+			Instance: r.Instance, Hold: core.ExecHold{ExecHolder: core.ExecHolder{By: "another"}, Until: now().Add(5 * time.Second)},
+		})
+		e.must(err)
+		e.leaves()
+		if r = e.run("r"); r.Status != core.Running || r.LogEnd != int64(len("at work")) {
+			e.t.Errorf("run is %s, its log ends at %d", r.Status, r.LogEnd)
+		}
+		e.outcomes()
+	},
+	"a run that ends before anybody sees that its workspace is stored holds the next turn up for nothing": func(e *ending) {
+		_, err := e.me.detach()
+		e.must(err)
+		e.fleet.Leave(e.run("r").TaskARN)
+		e.leaves()
+		e.expect(core.ReclaimCapturing)
+		e.must(e.fleet.View(e.store.Process).CommitCapture(e.t.Context(), "r"))
+		e.stopped()
+		e.outcomes()
+		if got := e.fate(); got.status != core.Failed || got.code != "lost" || got.head != "checkpoint-r" || got.lease {
+			e.t.Errorf("got %+v", got)
+		}
+	},
+	"a run whose agent has ended meanwhile is finished": func(e *ending) {
+		_, err := e.me.detach()
+		e.must(err)
+		e.fleet.Exit("r", 0)
+		e.fleet.Leave(e.run("r").TaskARN)
+		e.leaves()
+		if r := e.run("r"); r.Status != core.Completed || r.Sealed == nil {
+			e.t.Errorf("run %+v", r)
+		}
+	},
+	"an attached run is its host's: nothing is claimed, and its workspace is stored under the host's lease": func(e *ending) {
+		e.fleet.Leave(e.run("r").TaskARN)
+		before := e.run("r")
+		e.leaves()
+		r := e.run("r")
+		if r.Epoch != before.Epoch || r.Row != core.RowLapse || r.DueAt > now().Add(e.limits.HintLapse) || r.TaskStoppedAt != 0 {
+			e.t.Errorf("run %+v", r)
+		}
+		e.expect(core.ReclaimCapturing)
+		e.must(e.fleet.View(e.store.Process).CommitCapture(e.t.Context(), "r"))
+		e.expect(core.ReclaimStored)
+		_, err := e.me.renew()
+		e.must(err)
+		th, err := e.store.Thread(e.t.Context(), thread("t"))
+		e.must(err)
+		if th.Head != "checkpoint-r" || th.Lease.Owner != "run:r" || !th.Lease.Live(now()) {
+			e.t.Errorf("thread %+v", th)
+		}
+	},
+	"a thread that another writes is left alone": func(e *ending) {
+		_, err := e.me.detach()
+		e.must(err)
+		_, err = e.store.UpdateThread(e.t.Context(), thread("t"), core.AcquireLease{Owner: "save:other", Now: now(), Until: now().Add(core.LeaseLife)})
+		e.must(err)
+		e.fleet.Leave(e.run("r").TaskARN)
+		e.leaves()
+		e.expect(core.ReclaimLeased)
+	},
+	"news that ECS does not bear out changes nothing": func(e *ending) {
+		_, err := e.me.detach()
+		e.must(err)
+		e.leaves()
+		if r := e.run("r"); r.LogEnd != 0 || r.Status != core.Running {
+			e.t.Errorf("run %+v", r)
+		}
+		e.expect(core.ReclaimNotFound)
+		if e.fleet.Capturing("r") {
+			e.t.Error("a workspace is stored under a working agent")
+		}
+	},
+	"an end of ours is no news": func(e *ending) {
+		_, err := e.me.cancel()
+		e.must(err)
+		e.settle()
+		r := e.run("r")
+		report := e.leaves()
+		if after := e.run("r"); after.DueAt != r.DueAt || report.Resent != 0 || len(e.outcomes()) != 0 {
+			e.t.Errorf("report %+v", report)
+		}
+	},
+}
+
 // TestATaskThatIsAboutToEnd: what its run has is saved while it can be.
 func TestATaskThatIsAboutToEnd(t *testing.T) {
-	for name, act := range map[string]func(e *ending){
-		"a detached run's journal is drained and its workspace stored; only the task's end ends it": func(e *ending) {
-			_, err := e.me.detach()
-			e.must(err)
-			e.fleet.Leave(e.run("r").TaskARN)
-			report := e.leaves()
-			if r := e.run("r"); r.Status != core.Running || r.Row != core.RowDetached || r.ClaimUntil > now() || r.LogEnd != int64(len("at work")) {
-				e.t.Errorf("run is %s in %s, claimed until %d, its log ends at %d; report %+v", r.Status, r.Row, r.ClaimUntil, r.LogEnd, report)
-			}
-			e.expect(core.ReclaimCapturing)
-			e.must(e.fleet.View(e.store.Process).CommitCapture(e.t.Context(), "r"))
-			e.expect(core.ReclaimStored)
-			e.stopped()
-			if got := e.fate(); got.status != core.Failed || got.code != "lost" || got.head != "checkpoint-r" || got.lease || e.transcript("r") != "at work" {
-				e.t.Errorf("got %+v", got)
-			}
-		},
-		"a journal that another session keeps out of reach is asked for again": func(e *ending) {
-			_, err := e.me.detach()
-			e.must(err)
-			r := e.run("r")
-			e.fleet.Leave(r.TaskARN)
-			_, err = e.store.UpdateSandbox(e.t.Context(), r.SandboxKey, core.HoldExec{
-				Instance: r.Instance, Hold: core.ExecHold{ExecHolder: core.ExecHolder{By: "another"}, Until: now().Add(5 * time.Second)},
-			})
-			e.must(err)
-			e.leaves()
-			if r = e.run("r"); r.Status != core.Running || r.LogEnd != int64(len("at work")) {
-				e.t.Errorf("run is %s, its log ends at %d", r.Status, r.LogEnd)
-			}
-			e.outcomes()
-		},
-		"a run that ends before anybody sees that its workspace is stored holds the next turn up for nothing": func(e *ending) {
-			_, err := e.me.detach()
-			e.must(err)
-			e.fleet.Leave(e.run("r").TaskARN)
-			e.leaves()
-			e.expect(core.ReclaimCapturing)
-			e.must(e.fleet.View(e.store.Process).CommitCapture(e.t.Context(), "r"))
-			e.stopped()
-			e.outcomes()
-			if got := e.fate(); got.status != core.Failed || got.code != "lost" || got.head != "checkpoint-r" || got.lease {
-				e.t.Errorf("got %+v", got)
-			}
-		},
-		"a run whose agent has ended meanwhile is finished": func(e *ending) {
-			_, err := e.me.detach()
-			e.must(err)
-			e.fleet.Exit("r", 0)
-			e.fleet.Leave(e.run("r").TaskARN)
-			e.leaves()
-			if r := e.run("r"); r.Status != core.Completed || r.Sealed == nil {
-				e.t.Errorf("run %+v", r)
-			}
-		},
-		"an attached run is its host's: nothing is claimed, and its workspace is stored under the host's lease": func(e *ending) {
-			e.fleet.Leave(e.run("r").TaskARN)
-			before := e.run("r")
-			e.leaves()
-			r := e.run("r")
-			if r.Epoch != before.Epoch || r.Row != core.RowLapse || r.DueAt > now().Add(e.limits.HintLapse) || r.TaskStoppedAt != 0 {
-				e.t.Errorf("run %+v", r)
-			}
-			e.expect(core.ReclaimCapturing)
-			e.must(e.fleet.View(e.store.Process).CommitCapture(e.t.Context(), "r"))
-			e.expect(core.ReclaimStored)
-			_, err := e.me.renew()
-			e.must(err)
-			th, err := e.store.Thread(e.t.Context(), thread("t"))
-			e.must(err)
-			if th.Head != "checkpoint-r" || th.Lease.Owner != "run:r" || !th.Lease.Live(now()) {
-				e.t.Errorf("thread %+v", th)
-			}
-		},
-		"a thread that another writes is left alone": func(e *ending) {
-			_, err := e.me.detach()
-			e.must(err)
-			_, err = e.store.UpdateThread(e.t.Context(), thread("t"), core.AcquireLease{Owner: "save:other", Now: now(), Until: now().Add(core.LeaseLife)})
-			e.must(err)
-			e.fleet.Leave(e.run("r").TaskARN)
-			e.leaves()
-			e.expect(core.ReclaimLeased)
-		},
-		"news that ECS does not bear out changes nothing": func(e *ending) {
-			_, err := e.me.detach()
-			e.must(err)
-			e.leaves()
-			if r := e.run("r"); r.LogEnd != 0 || r.Status != core.Running {
-				e.t.Errorf("run %+v", r)
-			}
-			e.expect(core.ReclaimNotFound)
-			if e.fleet.Capturing("r") {
-				e.t.Error("a workspace is stored under a working agent")
-			}
-		},
-		"an end of ours is no news": func(e *ending) {
-			_, err := e.me.cancel()
-			e.must(err)
-			e.settle()
-			r := e.run("r")
-			report := e.leaves()
-			if after := e.run("r"); after.DueAt != r.DueAt || report.Resent != 0 || len(e.outcomes()) != 0 {
-				e.t.Errorf("report %+v", report)
-			}
-		},
-	} {
+	for name, act := range leavings {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				h := keepingHosting(t)

@@ -101,14 +101,20 @@ func readIfThere(root *os.Root, name string, max int64) (string, error) {
 	return data, err
 }
 
-// copyPlain copies a regular file of from to a new file of to, and tells its facts.
-func copyPlain(from *os.Root, name string, to *os.Root, as string, max int64) (File, error) {
-	in, info, err := openPlain(from, name, max)
+// rooted is a file below a root.
+type rooted struct {
+	root *os.Root
+	name string
+}
+
+// copyPlain copies a regular file to a new one, and tells its facts.
+func copyPlain(from, to rooted, max int64) (File, error) {
+	in, info, err := openPlain(from.root, from.name, max)
 	if err != nil {
 		return File{}, err
 	}
 	defer in.Close()
-	out, err := create(to, as)
+	out, err := create(to.root, to.name)
 	if err != nil {
 		return File{}, &writeError{err}
 	}
@@ -119,7 +125,7 @@ func copyPlain(from *os.Root, name string, to *os.Root, as string, max int64) (F
 	if n > max {
 		return File{}, errNotPlain
 	}
-	return File{Name: name, Size: n, MTime: info.ModTime().UnixNano()}, nil
+	return File{Name: from.name, Size: n, MTime: info.ModTime().UnixNano()}, nil
 }
 
 // create makes a new file of root in the place of whatever has its name. Others may

@@ -282,7 +282,7 @@ func (s *saving) readPlain(context.Context) error {
 
 // store copies one file, if it is there, from the git directory to the state.
 func (s *saving) store(name string, max int64) error {
-	f, err := copyPlain(s.dir, name, s.plain, name, max)
+	f, err := copyPlain(rooted{s.dir, name}, rooted{s.plain, name}, max)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -416,7 +416,7 @@ func (s *saving) readIndexes(ctx context.Context) error {
 }
 
 func (s *saving) readIndex(ctx context.Context, prefix, head string) error {
-	f, err := copyPlain(s.dir, prefix+"index", s.work, "index", maxIndex)
+	f, err := copyPlain(rooted{s.dir, prefix + "index"}, rooted{s.work, "index"}, maxIndex)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -441,7 +441,7 @@ func (s *saving) readIndex(ctx context.Context, prefix, head string) error {
 	for _, id := range staged {
 		s.keep[id] = true
 	}
-	stored, err := copyPlain(s.work, "index", s.plain, prefix+"index", maxIndex)
+	stored, err := copyPlain(rooted{s.work, "index"}, rooted{s.plain, prefix + "index"}, maxIndex)
 	s.state.Files = append(s.state.Files, File{Name: prefix + "index", Size: stored.Size, MTime: f.MTime})
 	return err
 }

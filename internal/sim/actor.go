@@ -53,12 +53,23 @@ var aside = map[string]bool{"audit": true, "read cursor": true, "move cursor": t
 // joined marks a context whose calls belong to the step of the call before them.
 type joined struct{}
 
+// role is who an actor is: a number of its own, what it does, what traces call it, and the
+// run that it is about.
+type role struct {
+	id         int
+	kind, name string
+	run        int
+}
+
 // spawn adds an actor and lets it come to its first call. do must make its calls
 // through a and start no goroutine that does.
-func (w *world) spawn(id int, kind, name string, run int, timeout time.Duration, do func(ctx context.Context, a *actor)) *actor {
-	a := &actor{id: id, kind: kind, run: run, begun: w.calls, epochs: map[core.RunKey]int64{}, fences: map[core.ThreadKey]int64{}, name: fmt.Sprintf("%s#%d", name, id), plan: map[int]mem.Fault{}}
+func (w *world) spawn(as role, timeout time.Duration, do func(ctx context.Context, a *actor)) *actor {
+	a := &actor{
+		id: as.id, kind: as.kind, run: as.run, name: fmt.Sprintf("%s#%d", as.name, as.id), begun: w.calls,
+		epochs: map[core.RunKey]int64{}, fences: map[core.ThreadKey]int64{}, plan: map[int]mem.Fault{},
+	}
 	if w.config.Skew > 0 {
-		a.skew = w.config.Skew * time.Duration(id%3-1)
+		a.skew = w.config.Skew * time.Duration(as.id%3-1)
 	}
 	a.next, a.close = iter.Pull(func(yield func(string) bool) {
 		a.yield = yield

@@ -47,7 +47,7 @@ func (w *world) enter(c Choice) {
 	case OpSweep, OpPlan, OpApply:
 		w.enterSweep(c)
 	case OpDaily:
-		w.spawn(c.ID, "daily", "daily", c.Run, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
+		w.spawn(role{c.ID, "daily", "daily", c.Run}, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
 			s := w.sweep(a)
 			s.Due = joinedShards{w.ports(a), 0}
 			_, _ = s.Daily(ctx) // the next day does what is left
@@ -55,7 +55,7 @@ func (w *world) enter(c Choice) {
 	case OpStopped:
 		w.tell(c, r)
 	case OpNudge:
-		w.spawn(c.ID, "sweep", "nudge of "+string(r.key.Run), c.Run, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
+		w.spawn(role{c.ID, "sweep", "nudge of " + string(r.key.Run), c.Run}, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
 			_, _ = w.sweep(a).Nudged(ctx, r.key)
 		})
 	case OpDeliver:
@@ -99,7 +99,7 @@ func (w *world) enterSweep(c Choice) {
 	if c.Op == OpPlan {
 		kind = "plan"
 	}
-	w.spawn(c.ID, kind, string(c.Op), c.Run, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
+	w.spawn(role{c.ID, kind, string(c.Op), c.Run}, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
 		begun := now()
 		report, err := w.carryOut(ctx, a, request)
 		if err != nil {
@@ -119,7 +119,7 @@ func (w *world) tell(c Choice, r *agentRun) {
 		return
 	}
 	news := core.StoppedTask{ARN: task.arn, StartedBy: core.StartedBy(install, task.instance), At: now().Add(-time.Duration(c.N) * time.Second)}
-	w.spawn(c.ID, "sweep", "news of "+string(r.key.Run), c.Run, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
+	w.spawn(role{c.ID, "sweep", "news of " + string(r.key.Run), c.Run}, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
 		_, _ = w.sweep(a).TaskStopped(ctx, news) // late, twice or lost: it proves nothing
 	})
 }
@@ -141,7 +141,7 @@ func (w *world) deliver(c Choice, r *agentRun) {
 func (w *world) reclaim(id int, m *message) *actor {
 	m.times++
 	job, of := m.job, m.run
-	return w.spawn(id, "reclaim", fmt.Sprintf("reclaim (%s of %s)", job.Kind, of), w.index(of), w.limits.ReclaimTimeout, func(ctx context.Context, a *actor) {
+	return w.spawn(role{id, "reclaim", fmt.Sprintf("reclaim (%s of %s)", job.Kind, of), w.index(of)}, w.limits.ReclaimTimeout, func(ctx context.Context, a *actor) {
 		outcome, err := w.reclaimer(a).Do(ctx, job)
 		if err == nil { // a failed message comes again by its mark
 			w.judgeWaiting(a, of, outcome)
@@ -170,7 +170,7 @@ func (w *world) enterHost(c Choice, r *agentRun) {
 	if !known && (c.Op == OpRenew || c.Op == OpDetach || c.Op == OpPause) {
 		return
 	}
-	w.spawn(c.ID, "host", name, c.Run, hostTimeout(c.ID), func(ctx context.Context, a *actor) {
+	w.spawn(role{c.ID, "host", name, c.Run}, hostTimeout(c.ID), func(ctx context.Context, a *actor) {
 		p, at := w.ports(a), now()
 		switch c.Op {
 		case OpBegin:
@@ -268,7 +268,7 @@ func (w *world) enterOperator(c Choice, r *agentRun) {
 	if c.Op == OpHold || c.Op == OpRelease || c.Op == OpExtend || c.Op == OpSpend || c.Op == OpKill {
 		name += " " + string(r.key.Run)
 	}
-	w.spawn(c.ID, "operator", name, c.Run, time.Minute, func(ctx context.Context, a *actor) {
+	w.spawn(role{c.ID, "operator", name, c.Run}, time.Minute, func(ctx context.Context, a *actor) {
 		o := w.operator(a)
 		switch c.Op {
 		case OpHold:

@@ -25,7 +25,7 @@ func (w *world) enterCapture(c Choice, r *agentRun) {
 	if !w.fleet.Capturing(r.key.Run) {
 		return
 	}
-	w.spawn(c.ID, "agent", "capture of "+string(r.key.Run), c.Run, hostTimeout(c.ID), func(ctx context.Context, a *actor) {
+	w.spawn(role{c.ID, "agent", "capture of " + string(r.key.Run), c.Run}, hostTimeout(c.ID), func(ctx context.Context, a *actor) {
 		agent, err := w.fleet.View(a.p).CaptureAgent(ctx, r.key.Run)
 		if err != nil || agent == nil || core.Refused(agent.Note(ctx)) || c.N == 1 {
 			return

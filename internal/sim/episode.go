@@ -117,7 +117,7 @@ func (w *world) calmDown() {
 		}
 		w.pass(90 * time.Second)
 		w.watch()
-		w.through(w.spawn(id, "sweep", "sweep", 0, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
+		w.through(w.spawn(role{id, "sweep", "sweep", 0}, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
 			if _, err := w.carryOut(ctx, a, core.SweepRequest{}); err != nil {
 				w.accuse("a sound sweep: %v", err)
 			}

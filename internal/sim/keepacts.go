@@ -38,7 +38,7 @@ func (w *world) enterKeeper(c Choice, r *agentRun) {
 	if c.Op == OpSave || c.Op == OpVerify {
 		key = w.threadKey(r) // where there are sandboxes
 	}
-	w.spawn(c.ID, "keeper", string(c.Op)+" of "+key.String(), c.Run, keeperTimeout, func(ctx context.Context, a *actor) {
+	w.spawn(role{c.ID, "keeper", string(c.Op) + " of " + key.String(), c.Run}, keeperTimeout, func(ctx context.Context, a *actor) {
 		do(ctx, a, key, how)
 		w.judgeLeaving(a)
 	})
@@ -245,7 +245,7 @@ func (w *world) enterWork(c Choice, r *agentRun) {
 	}
 	j := at[min(c.N/6, len(at)-1)]
 	j.busy = true
-	w.spawn(c.ID, "agent", fmt.Sprintf("%s in %s", j.job.ID, j.thread), c.Run, keeperTimeout, func(ctx context.Context, a *actor) {
+	w.spawn(role{c.ID, "agent", fmt.Sprintf("%s in %s", j.job.ID, j.thread), c.Run}, keeperTimeout, func(ctx context.Context, a *actor) {
 		defer func() { j.busy = false }()
 		if j.thread.Tenant != "" {
 			a.fences[j.thread] = j.fence
@@ -260,7 +260,7 @@ func (w *world) dueWork(id int) {
 		if !j.alive || !w.lives(j.task) {
 			continue
 		}
-		w.through(w.spawn(id, "agent", "sound work", 0, hostTimeout(id), func(ctx context.Context, a *actor) {
+		w.through(w.spawn(role{id, "agent", "sound work", 0}, hostTimeout(id), func(ctx context.Context, a *actor) {
 			a.fences[j.thread] = j.fence
 			w.work(ctx, a, j, agentWorks)
 		}))
@@ -301,7 +301,7 @@ func (w *world) collectAll() {
 		w.pass(objectAge + core.LeaseLife)
 		for _, key := range keys {
 			last := round > branches
-			w.through(w.spawn(1<<21, "keeper", "sound collection of "+key.String(), 0, 10*time.Minute, func(ctx context.Context, a *actor) {
+			w.through(w.spawn(role{1 << 21, "keeper", "sound collection of " + key.String(), 0}, 10*time.Minute, func(ctx context.Context, a *actor) {
 				report, err := w.keeper(a).Collect(ctx, core.CollectRequest{ThreadKey: key, Apply: !last})
 				switch {
 				case err != nil:

@@ -150,74 +150,85 @@ func (w *world) judgeFork(a *actor, before, after mem.State) {
 // judgeObjects: every checkpoint can be restored, its head above all, and what a pin
 // protects is there; a checkpoint that needs what another thread owns has a pin on it.
 func (w *world) judgeObjects(who string, state mem.State) {
-	there := func(what, key string) bool {
-		_, ok := state.Blobs[key]
-		if !ok {
-			w.accuse("%s: %s names %s, which is not there (I5)", who, what, key)
-		}
-		return ok
-	}
-	pinned := map[core.ThreadKey]map[core.ThreadKey]bool{}
+	in := storage{w: w, who: who, state: state, pinned: map[core.ThreadKey]map[core.ThreadKey]bool{}}
 	for _, p := range state.Pins {
-		if pinned[p.Owner] == nil {
-			pinned[p.Owner] = map[core.ThreadKey]bool{}
+		if in.pinned[p.Owner] == nil {
+			in.pinned[p.Owner] = map[core.ThreadKey]bool{}
 		}
-		pinned[p.Owner][p.By] = true
-		if there("the pin of "+p.By.String(), p.Manifest.Key) {
-			w.judgePacks(who, "the pin of "+p.By.String(), p.By, state.Blobs[p.Manifest.Key], there)
+		in.pinned[p.Owner][p.By] = true
+		if what := "the pin of " + p.By.String(); in.has(what, p.Manifest.Key) {
+			in.judgePacks(what, p.By, state.Blobs[p.Manifest.Key])
 		}
 	}
 	for key, th := range state.Threads {
 		if th.Conversation.Object.Key != "" {
-			there("thread "+key.String(), th.Conversation.Object.Key)
+			in.has("thread "+key.String(), th.Conversation.Object.Key)
 		}
 		for _, one := range state.Artifacts[key] {
-			there("an artifact of thread "+key.String(), one.Object.Key)
+			in.has("an artifact of thread "+key.String(), one.Object.Key)
 		}
 		if _, ok := state.Checkpoints[key][th.Head]; th.Head != "" && !ok {
 			w.accuse("%s: the head of thread %s is %s, which does not exist (I11)", who, key, th.Head)
 		}
 		for _, c := range state.Checkpoints[key] {
-			w.judgeCheckpoint(who, c, pinned, state, there)
+			in.judgeCheckpoint(c)
 		}
 	}
 }
 
-func (w *world) judgeCheckpoint(who string, c core.Checkpoint, pinned map[core.ThreadKey]map[core.ThreadKey]bool, state mem.State, there func(what, key string) bool) {
+// storage is all that is kept at one moment, with which thread's checkpoints pin which
+// other's, and who last changed any of it.
+type storage struct {
+	w      *world
+	who    string
+	state  mem.State
+	pinned map[core.ThreadKey]map[core.ThreadKey]bool
+}
+
+// has accuses what names an object that is not there.
+func (in storage) has(what, key string) bool {
+	_, ok := in.state.Blobs[key]
+	if !ok {
+		in.w.accuse("%s: %s names %s, which is not there (I5)", in.who, what, key)
+	}
+	return ok
+}
+
+func (in storage) judgeCheckpoint(c core.Checkpoint) {
 	what := "checkpoint " + string(c.ID)
 	if c.Conversation.Object.Key != "" {
-		there(what, c.Conversation.Object.Key)
+		in.has(what, c.Conversation.Object.Key)
 	}
 	for _, one := range c.Artifacts {
-		there(what, one.Object.Key)
+		in.has(what, one.Object.Key)
 	}
-	if !there(what, c.Manifest.Key) {
+	if !in.has(what, c.Manifest.Key) {
 		return
 	}
-	data := state.Blobs[c.Manifest.Key]
+	data := in.state.Blobs[c.Manifest.Key]
 	if digestOf(data) != c.Manifest.SHA256 {
-		w.accuse("%s: the manifest of %s has other bytes (I12)", who, what)
+		in.w.accuse("%s: the manifest of %s has other bytes (I12)", in.who, what)
 	}
-	for _, owner := range w.judgePacks(who, what, c.ThreadKey, data, there) {
-		if !pinned[core.ThreadKey{Tenant: c.Tenant, Thread: owner}][c.ThreadKey] {
-			w.accuse("%s: %s needs what thread %s owns, and no pin keeps it", who, what, owner)
+	for _, owner := range in.judgePacks(what, c.ThreadKey, data) {
+		if !in.pinned[core.ThreadKey{Tenant: c.Tenant, Thread: owner}][c.ThreadKey] {
+			in.w.accuse("%s: %s needs what thread %s owns, and no pin keeps it", in.who, what, owner)
 		}
 	}
-	if name, ok := state.Names[c.Tenant][c.ID]; !ok || name.Thread != c.Thread {
-		w.accuse("%s: the name of %s is that of thread %q", who, what, name.Thread)
+	if name, ok := in.state.Names[c.Tenant][c.ID]; !ok || name.Thread != c.Thread {
+		in.w.accuse("%s: the name of %s is that of thread %q", in.who, what, name.Thread)
 	}
 }
 
 // judgePacks: all that a manifest names is there. It returns which other threads own some.
-func (w *world) judgePacks(who, what string, of core.ThreadKey, manifest []byte, there func(what, key string) bool) []core.ThreadID {
+func (in storage) judgePacks(what string, of core.ThreadKey, manifest []byte) []core.ThreadID {
 	r, err := decodeRoot(manifest)
 	if err != nil {
-		w.accuse("%s: %s: %v", who, what, err)
+		in.w.accuse("%s: %s: %v", in.who, what, err)
 		return nil
 	}
 	var owners []core.ThreadID
 	for _, p := range slices.Concat(r.Layers, r.Packs) {
-		there(what, core.PackKey(of, p))
+		in.has(what, core.PackKey(of, p))
 		if p.Owner != "" && p.Owner != of.Thread {
 			owners = append(owners, p.Owner)
 		}

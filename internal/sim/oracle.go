@@ -57,7 +57,7 @@ func (w *world) judge(a *actor, call string) {
 		before := w.oracle.seen[r.key]
 		w.oracle.seen[r.key] = after
 		if before.Epoch != 0 {
-			w.judgeRun(a, call, r, before, after)
+			w.judgeRun(a, r, before, after)
 		}
 	}
 }
@@ -77,8 +77,8 @@ func (w *world) judgeControl() {
 	w.oracle.frozen = c.Frozen
 }
 
-func (w *world) judgeRun(a *actor, call string, r *agentRun, before, after core.Run) {
-	if a.kind == "sweep" && call == "claim" && after.ClaimNonce != before.ClaimNonce {
+func (w *world) judgeRun(a *actor, r *agentRun, before, after core.Run) {
+	if a.kind == "sweep" && w.call == "claim" && after.ClaimNonce != before.ClaimNonce {
 		a.epochs[r.key] = after.Epoch
 		w.judgeClaim(a, r, before, after)
 	}
@@ -88,14 +88,14 @@ func (w *world) judgeRun(a *actor, call string, r *agentRun, before, after core.
 	if after.LogEnd != before.LogEnd {
 		w.judgeLog(r)
 	}
-	if call == "lapse" && after.Row != before.Row && before.DueAt > now().Add(a.skew) {
+	if w.call == "lapse" && after.Row != before.Row && before.DueAt > now().Add(a.skew) {
 		w.accuse("%s lapses run %s, whose host is attached (I8)", a.name, r.key)
 	}
 	if after.ClaimNonce != before.ClaimNonce && after.Epoch <= before.Epoch {
 		w.accuse("%s takes run %s under epoch %d, which is another's (I3)", a.name, r.key, after.Epoch)
 	}
 	attached := before.Row == core.RowLapse && before.DueAt > now().Add(a.skew)
-	if call == "attach" && after.Epoch != before.Epoch && attached && !strings.HasPrefix(a.name, string(OpTake)) {
+	if w.call == "attach" && after.Epoch != before.Epoch && attached && !strings.HasPrefix(a.name, string(OpTake)) {
 		w.accuse("%s takes run %s, whose host is attached, and did not say that it would (I8)", a.name, r.key)
 	}
 	if before.Row == core.RowReclaim && after.Row == core.RowNone && after.ReclaimOutcome == core.ReclaimDestroyed && w.lives(after.TaskARN) {

@@ -73,7 +73,7 @@ func (w *world) enterSession(c Choice, r *agentRun) {
 	case begins:
 		r.begun = true
 	}
-	w.spawn(c.ID, "host", fmt.Sprintf("%s of %s by host %d", c.Op, r.key.Run, n), c.Run, hostTimeout(c.ID), func(ctx context.Context, a *actor) {
+	w.spawn(role{c.ID, "host", fmt.Sprintf("%s of %s by host %d", c.Op, r.key.Run, n), c.Run}, hostTimeout(c.ID), func(ctx context.Context, a *actor) {
 		a.host = hostName(r.hosts[n].nonce)
 		call := hostCall{ctx, a, w.session(a), r, a.host}
 		var err error
