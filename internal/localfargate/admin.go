@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 )
 
 // adminRoutes are the server's own paths, beside the API of ECS:
@@ -14,6 +15,7 @@ import (
 //	GET  /_local/tasks/{id}         one
 //	POST /_local/tasks/{id}/kill    its main processes die
 //	POST /_local/tasks/{id}/interrupt  its capacity is taken back, after the notice's time
+//	POST /_local/tasks/{id}/age     it was created earlier, by a duration as {"by":"2h"}
 //	POST /_local/tasks/{id}/containers/{name}/restart  as its restart policy would
 //	GET  /_local/tasks/{id}/faults  what goes wrong on purpose
 //	PUT  /_local/tasks/{id}/faults  the same, replaced as a whole
@@ -32,6 +34,13 @@ func (s *Server) adminRoutes(mux *http.ServeMux) {
 	}))
 	mux.HandleFunc("POST /_local/tasks/{id}/interrupt", s.admin(func(r *http.Request) (any, error) {
 		return struct{}{}, s.InterruptTask(r.PathValue("id"))
+	}))
+	mux.HandleFunc("POST /_local/tasks/{id}/age", s.admin(func(r *http.Request) (any, error) {
+		by, err := readAge(r)
+		if err != nil {
+			return nil, err
+		}
+		return struct{}{}, s.AgeTask(r.PathValue("id"), by)
 	}))
 	mux.HandleFunc("POST /_local/tasks/{id}/containers/{name}/restart", s.admin(func(r *http.Request) (any, error) {
 		return struct{}{}, s.RestartContainer(r.PathValue("id"), r.PathValue("name"))
@@ -59,12 +68,31 @@ func (s *Server) adminRoutes(mux *http.ServeMux) {
 
 func readFaults(r *http.Request) (Faults, error) {
 	var f Faults
-	decoder := json.NewDecoder(http.MaxBytesReader(nil, r.Body, bodyLimit))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&f); err != nil {
+	if err := readStrict(r, &f); err != nil {
 		return Faults{}, fmt.Errorf("read faults: %w", err)
 	}
 	return f, f.Check()
+}
+
+func readAge(r *http.Request) (time.Duration, error) {
+	var q struct {
+		By string `json:"by"`
+	}
+	if err := readStrict(r, &q); err != nil {
+		return 0, fmt.Errorf("read age: %w", err)
+	}
+	by, err := time.ParseDuration(q.By)
+	if err != nil {
+		return 0, fmt.Errorf("read age: %w", err)
+	}
+	return by, nil
+}
+
+// readStrict reads a body whose members must all be known.
+func readStrict(r *http.Request, into any) error {
+	decoder := json.NewDecoder(http.MaxBytesReader(nil, r.Body, bodyLimit))
+	decoder.DisallowUnknownFields()
+	return decoder.Decode(into)
 }
 
 // admin answers with JSON, or with one line of text and a fitting status.

@@ -504,6 +504,36 @@ func TestFaultsAreSwitchedOverHTTP(t *testing.T) {
 	}
 }
 
+// TestATaskIsAged, so that what waits for an hour can be seen at once.
+func TestATaskIsAged(t *testing.T) {
+	w, arn := sandbox(t, nil)
+	id := arn[strings.LastIndex(arn, "/")+1:]
+	before := w.describe(arn)
+	age := func(id, body string, want int) {
+		t.Helper()
+		response, err := http.Post(w.server.URL()+"/_local/tasks/"+id+"/age", "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != want {
+			t.Errorf("%s: status %d, want %d", body, response.StatusCode, want)
+		}
+	}
+	age(id, `{"by":"2h"}`, http.StatusOK)
+	for _, body := range []string{`{}`, `{"by":"-1s"}`, `{"by":7}`, `{"for":"2h"}`} {
+		age(id, body, http.StatusBadRequest)
+	}
+	age("other", `{"by":"2h"}`, http.StatusNotFound)
+	after := w.describe(arn)
+	if got := before.CreatedAt.Sub(*after.CreatedAt); got != 2*time.Hour {
+		t.Errorf("created %s earlier", got)
+	}
+	if got := before.StartedAt.Sub(*after.StartedAt); got != 2*time.Hour {
+		t.Errorf("started %s earlier", got)
+	}
+}
+
 func TestCallsFromABrowserAreRefused(t *testing.T) {
 	w, _ := sandbox(t, nil)
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.server.URL(), strings.NewReader("{}"))
