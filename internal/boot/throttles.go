@@ -36,7 +36,8 @@ func (t *throttles) attempt(ctx context.Context, in middleware.DeserializeInput,
 }
 
 // Metered is handle, and after each of its invocations a line of metrics if ECS turned
-// calls away; with steady, a zero too.
+// calls away; with steady, a zero too. An invocation that fails is logged as well: what
+// Lambda's runtime prints of it no query finds.
 func Metered[Q, A any](b *Boot, steady bool, handle func(context.Context, Q) (A, error)) func(context.Context, Q) (A, error) {
 	return func(ctx context.Context, q Q) (A, error) {
 		defer func() {
@@ -44,6 +45,10 @@ func Metered[Q, A any](b *Boot, steady bool, handle func(context.Context, Q) (A,
 				b.Meter.Emit(metrics.Values{metrics.ECSThrottled: float64(n)})
 			}
 		}()
-		return handle(ctx, q)
+		answer, err := handle(ctx, q)
+		if err != nil {
+			b.Log.ErrorContext(ctx, string(b.env.function), "err", err)
+		}
+		return answer, err
 	}
 }

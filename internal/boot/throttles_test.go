@@ -3,6 +3,9 @@ package boot_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -86,5 +89,26 @@ func TestWhatECSTurnsAwayIsCounted(t *testing.T) {
 				t.Errorf("wrote %q with %d answers left, want %q", out.String(), len(answers), c.want)
 			}
 		})
+	}
+}
+
+// TestAnInvocationThatFailsIsLogged, so that a query for errors finds it.
+func TestAnInvocationThatFailsIsLogged(t *testing.T) {
+	configured(t)
+	b := boot.New(names.Reap)
+	var meters, log bytes.Buffer
+	b.Meter.Out, b.Log = &meters, slog.New(slog.NewJSONHandler(&log, nil))
+	var failure error
+	handle := boot.Metered(b, false, func(context.Context, struct{}) (int, error) { return 7, failure })
+	if answer, err := handle(t.Context(), struct{}{}); answer != 7 || err != nil || log.Len() > 0 {
+		t.Errorf("answered %d, %v and logged %s", answer, err, log.String())
+	}
+	failure = errors.New("sweep: no such table")
+	if answer, err := handle(t.Context(), struct{}{}); answer != 7 || !errors.Is(err, failure) {
+		t.Errorf("answered %d, %v", answer, err)
+	}
+	var line struct{ Level, Msg, Err string }
+	if err := json.Unmarshal(log.Bytes(), &line); err != nil || line.Level != "ERROR" || line.Msg != "reap" || line.Err != failure.Error() {
+		t.Errorf("logged %s: %v", log.String(), err)
 	}
 }

@@ -28,6 +28,7 @@ var reap, reclaim, checkpoint = []names.Function{names.Reap}, []names.Function{n
 
 // The lines that several queries are about.
 var (
+	failedSweep   = Line{"reap", "ERROR", []string{"err"}}
 	failedReclaim = Line{"reclaim", "ERROR", []string{"run", "instance", "kind", "outcome", "err"}}
 	failedStep    = Line{"step", "WARN", []string{"tenant", "thread", "id", "kind", "reason", "outcome"}}
 	decidedRun    = Line{"run", "", []string{"run", "outcome"}}
@@ -36,7 +37,7 @@ var (
 
 // Queries lists them.
 var Queries = []Query{
-	{"errors", "errors", queryErrors, names.Functions, []Line{failedReclaim}},
+	{"errors", "errors", queryErrors, names.Functions, []Line{failedSweep, failedReclaim}},
 	{"run", "one run", queryRun, names.Functions, []Line{decidedRun, failedReclaim}},
 	sums("sweeps", "sweeps", reap, RunsConsidered, RunsProbed, RunsUnexamined, RunsPlanned, SweepErrors),
 	sums("outcomes", "runs by outcome", reap, "RunsFinalized", "RunsExpired", "RunsCancelled", "RunsLost", "RunsDied", "RunsHeld", "RunsFailed"),
@@ -47,7 +48,7 @@ var Queries = []Query{
 	{"checkpoint-failures", "checkpoints that failed", queryCheckpointFailures, []names.Function{names.Checkpoint, names.Reclaim},
 		[]Line{failedStep, {"reclaim", "", []string{"run", "instance", "kind", "outcome"}}}},
 	{"refusals", "refusals", queryRefusals, []names.Function{names.Reap, names.Session, names.Checkpoint},
-		[]Line{decidedRun, {"checkpoint", "WARN", []string{"operation", "code", "thread", "err"}}}},
+		[]Line{{"run", "", []string{"run", "outcome", "reason"}}, {"session", "WARN", []string{"operation", "code", "run", "err"}}}},
 	{"throttles", "throttles", queryThrottles, []names.Function{names.Reap, names.Probe, names.Reclaim, names.Checkpoint, names.Session},
 		[]Line{{Members: []string{string(ECSThrottled), "function"}}}},
 	{"leaks", "leaks", queryLeaks, reap, []Line{{"leak", "", []string{"task", "startedBy", "since", "reason", "stopping"}}}},
@@ -70,9 +71,9 @@ const (
 | sort @timestamp desc
 | limit 50`
 
-	queryRun = `# Put tenant/run between the slashes.
+	queryRun = `# Put tenant/run between the quotes; a slash alone finds every run.
 fields @timestamp, message, instance, kind, outcome, status, reason, healing, exitCode, operation, code, err
-| filter run like /./
+| filter run like "/"
 | sort @timestamp desc
 | limit 200`
 
@@ -90,7 +91,7 @@ fields @timestamp, message, instance, kind, outcome, status, reason, healing, ex
 | sort @timestamp desc
 | limit 100`
 
-	queryRefusals = `fields @timestamp, message, operation, code, run, thread, reason, err
+	queryRefusals = `fields @timestamp, message, operation, code, run, reason, err
 | filter code in ["claim-lost", "writer-lost", "stale-head"] or (message = "run" and outcome = "not-claimed")
 | sort @timestamp desc
 | limit 100`
