@@ -19,9 +19,10 @@ type gate struct {
 	server *httptest.Server
 	proxy  *httputil.ReverseProxy
 
-	mu       sync.Mutex
-	passed   map[call]int
-	refusals map[call]*refusal
+	mu        sync.Mutex
+	passed    map[call]int
+	refusals  map[call]*refusal
+	throttled int
 }
 
 // call is an operation on one task.
@@ -39,7 +40,7 @@ func openGate(target string) (*gate, error) {
 		return nil, err
 	}
 	g := &gate{passed: map[call]int{}, refusals: map[call]*refusal{}}
-	g.proxy = &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+	g.proxy = &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, ModifyResponse: g.hear}
 	g.server = httptest.NewServer(g)
 	return g, nil
 }
@@ -70,6 +71,31 @@ func (g *gate) count(operation, task string) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.passed[call{operation, task}]
+}
+
+// hear counts what ECS itself turns away.
+func (g *gate) hear(r *http.Response) error {
+	if r.StatusCode != http.StatusBadRequest {
+		return nil
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	if bytes.Contains(body, []byte("ThrottlingException")) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.throttled++
+	}
+	return nil
+}
+
+// turnedAway is how many calls ECS has turned away.
+func (g *gate) turnedAway() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.throttled
 }
 
 // ServeHTTP implements [http.Handler].

@@ -149,7 +149,12 @@ func (in *installation) deliver(t *testing.T, enabled bool) {
 // test's end.
 func (in *installation) visibility(t *testing.T, seconds int) {
 	t.Helper()
-	url := in.out[names.OutReclaimQueue]
+	in.visibilityOf(t, names.OutReclaimQueue, seconds)
+}
+
+func (in *installation) visibilityOf(t *testing.T, queue names.Output, seconds int) {
+	t.Helper()
+	url := in.out[queue]
 	attribute := string(types.QueueAttributeNameVisibilityTimeout)
 	was := in.attributes(t, url)[attribute]
 	set := func(value string) {
@@ -178,12 +183,17 @@ func (in *installation) attributes(t *testing.T, url string) map[string]string {
 // send puts messages into the reclaim queue with one request.
 func (in *installation) send(t *testing.T, bodies ...string) {
 	t.Helper()
+	in.sendTo(t, names.OutReclaimQueue, bodies...)
+}
+
+func (in *installation) sendTo(t *testing.T, queue names.Output, bodies ...string) {
+	t.Helper()
 	var entries []types.SendMessageBatchRequestEntry
 	for i, body := range bodies {
 		entries = append(entries, types.SendMessageBatchRequestEntry{Id: new(strconv.Itoa(i)), MessageBody: &body})
 	}
 	out, err := in.queues.SendMessageBatch(t.Context(), &sqs.SendMessageBatchInput{
-		QueueUrl: new(in.out[names.OutReclaimQueue]), Entries: entries,
+		QueueUrl: new(in.out[queue]), Entries: entries,
 	})
 	if err != nil || len(out.Failed) > 0 {
 		t.Fatalf("send %q: %+v, %v", bodies, out, err)
