@@ -176,7 +176,7 @@ dist/bundle-local/sandkeeper.template.json: $(STACK) $(FUNCTIONS:%=dist/local/%/
 spoke: ## Make the plain template of a spoke, from the choices of SPOKE=FILE, to dist/spoke
 	@test -f '$(SPOKE)' || { echo "SPOKE=FILE: want a file of a spoke's choices, docs/deploy.md"; exit 1; }
 	@rm -rf cdk.out/spoke dist/spoke && mkdir -p dist/spoke
-	@cd infra && SANDKEEPER_CHOICES= CDK_CONTEXT_JSON="{\"spoke\":$$(cat '$(abspath $(SPOKE))')}" CDK_OUTDIR=../cdk.out/spoke go run .
+	@cd infra && SANDKEEPER_CHOICES= SANDKEEPER_SPOKE='$(abspath $(SPOKE))' CDK_CONTEXT_JSON='{}' CDK_OUTDIR=../cdk.out/spoke go run .
 	@cp cdk.out/spoke/*.template.json dist/spoke/ && ls dist/spoke/*
 
 # What is looked at beside the stack as it is chosen: a stack of every other kind, and the

@@ -13,7 +13,9 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
+	"runtime"
 
 	"github.com/aws/aws-cdk-go/awscdk/v2"
 	"github.com/aws/jsii-runtime-go"
@@ -21,12 +23,35 @@ import (
 )
 
 func main() {
-	defer jsii.Close()
-	choices, err := sandkeeper.ReadChoices(os.Getenv(sandkeeper.ChoicesVariable))
-	if err != nil {
+	if err := synthesize(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// synthesize writes the assembly, or says in one error what it cannot be made of. The
+// constructs panic for that, as CDK does; a panic of the Go runtime is a fault of ours, and
+// keeps its stack.
+func synthesize() (err error) {
+	defer jsii.Close()
+	defer func() {
+		switch said := recover().(type) {
+		case nil:
+		case runtime.Error:
+			panic(said)
+		default:
+			err = fmt.Errorf("synthesize: %v", said)
+		}
+	}()
+	choices, err := sandkeeper.ReadChoices(os.Getenv(sandkeeper.ChoicesVariable))
+	if err != nil {
+		return err
+	}
+	spoke, err := sandkeeper.ReadSpoke(os.Getenv(sandkeeper.SpokeVariable))
+	if err != nil {
+		return err
+	}
+	maps.Copy(choices, spoke)
 	app := awscdk.NewApp(&awscdk.AppProps{Context: &choices})
 	if spoke, ok := sandkeeper.SpokeFromContext(app); ok {
 		sandkeeper.NewSpokeStack(app, spoke)
@@ -34,4 +59,5 @@ func main() {
 		sandkeeper.NewStack(app, sandkeeper.FromContext(app))
 	}
 	app.Synth(nil)
+	return nil
 }

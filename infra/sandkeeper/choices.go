@@ -39,23 +39,21 @@ const mostInstall = 64 - len("-"+names.Checkpoint)
 // runbook is the page in this repository; nobody knows where a reader's copy is.
 const runbook = "docs/runbook.md"
 
-// check refuses choices that do not go together.
-func (p Props) check() {
-	for _, c := range []struct {
-		holds bool
-		what  string
-	}{
-		{installName.MatchString(p.Install) && len(p.Install) <= mostInstall, fmt.Sprintf("install: want letters, digits and hyphens, a letter first, at most %d, got %q", mostInstall, p.Install)},
-		{p.ScheduleMinutes <= mostMinutes, fmt.Sprintf("scheduleMinutes: want at most %d, got %d", mostMinutes, p.ScheduleMinutes)},
-		{(p.VPC == "") == (len(p.Subnets) == 0), "vpc and subnets: want both or neither"},
-		{p.SecurityGroup == "" || p.VPC != "", "securityGroup: want vpc and subnets with it"},
-		{!p.InfrequentLogs || p.NoMonitoring, "logClass: CloudWatch makes no metrics from infrequent logs: want monitoring=false with it"},
-		{len(p.TaskRoles) == 0 || len(p.TaskFamilies) > 0, "taskRoles: want taskFamilies with them"},
-		{p.AlarmTopic == "" || p.Runbook != runbook, "alarmTopic: want runbook with it, the address at which those who are rung up find docs/runbook.md"},
-	} {
-		if !c.holds {
-			panic(fmt.Errorf("context %s", c.what))
-		}
+// read reads every choice that has a form of its own, so that one that cannot be is refused
+// before anything is made.
+func (k *Keeper) read() {
+	k.limits()
+	k.logRetention()
+	k.tenants()
+	k.hostFunctions()
+	listed("secretArns", k.props.SecretARNs, secretARN)
+	concurrency("checkpointConcurrency", k.props.CheckpointConcurrency)
+	concurrency("toolsConcurrency", k.props.ToolsConcurrency)
+	k.keepCheckpoints()
+	number("threadRetention", k.props.ThreadRetention)
+	number("sandboxesPerTenant", k.props.SandboxesPerTenant)
+	if k.props.Key != "" {
+		homeOf(k.props.Key)
 	}
 }
 

@@ -339,6 +339,30 @@ func TestChoicesThatCannotBeAreRefused(t *testing.T) {
 		`at most 53, got "` + strings.Repeat("a", 54):                                        {"install": strings.Repeat("a", 54)},
 		"alarmTopic: want runbook with it":                                                   {"alarmTopic": aTopic},
 		"vcp: no such choice: want one of alarmTopic, breakerMost":                           {"vcp": "vpc-1"},
+		`mode: want observe or enforce, got "dry"`:                                           {"mode": "dry"},
+		`onCheckpointFailure: want hold or release, got "retry"`:                             {"onCheckpointFailure": "retry"},
+		`install: want text, got true`:                                                       {"install": true},
+		`vpc: want text, got 5`:                                                              {"vpc": 5},
+		`vpc: want the id of a VPC, as vpc-0abc, got "mine"`:                                 {"vpc": "mine", "subnets": "subnet-1"},
+		`subnets: want ids of subnets, as subnet-0abc, got "a"`:                              {"vpc": "vpc-1", "subnets": "subnet-1,a"},
+		`securityGroup: want the id of a security group, as sg-0abc, got "default"`:          {"vpc": "vpc-1", "subnets": "subnet-1", "securityGroup": "default"},
+		`cluster: want the name of a cluster, no ARN, got "arn:aws:ecs`:                      {"cluster": "arn:aws:ecs:us-east-1:111122223333:cluster/agents"},
+		`cluster: want the name of a cluster, no ARN, got "*"`:                               {"cluster": "*"},
+		`taskFamilies: want names of families, no ARNs, got "*"`:                             {"taskFamilies": "coder,*"},
+		`taskRoles: want ARNs of roles, got "*"`:                                             {"taskFamilies": "coder", "taskRoles": "*"},
+		`taskRoles: want ARNs of roles, got "arn:aws:iam::111122223333:role/*"`:              {"taskFamilies": "coder", "taskRoles": "arn:aws:iam::111122223333:role/*"},
+		`permissionsBoundary: want the ARN of a managed policy, got "bound"`:                 {"permissionsBoundary": "bound"},
+		`alarmTopic: want the ARN of an SNS topic, got "pager"`:                              {"alarmTopic": "pager", "runbook": aRunbook},
+		`runbook: want an address without spaces, got "ask around"`:                          {"runbook": "ask around"},
+		`sandboxImage: want an image, as registry/name:tag, got "a b"`:                       {"sandboxImage": "a b"},
+		`tags: want names of tags, at most 128 characters, not aws:…, got "aws:team"`:        {"tags": "aws:team=x"},
+		`tags: team: want values of tags, at most 256 characters, got "xxx`:                  {"tags": "team=" + strings.Repeat("x", 257)},
+		`tags: want each key once, got "team" twice`:                                         {"tags": "team=x,team=y"},
+		`taskTags: team: want values of tags, at most 256 characters, got "*"`:               {"taskTags": "team=*"},
+		`hostFunctions: want functions of the host, got "sandkeeper-session:live", which`:    {"hostFunctions": "search,sandkeeper-session:live"},
+		`got "arn:aws:lambda:eu-west-1:111122223333:function:sandkeeper-probe", which`:       {"hostFunctions": "arn:aws:lambda:eu-west-1:111122223333:function:sandkeeper-probe"},
+		`install: want at most 45 characters with spokes, got 46`:                            {"install": strings.Repeat("a", 46), "spokes": spokesText},
+		`tenants: want {"<alias>": ["<tenant>", …], …}: decode JSON`:                         {"tenants": `{"acme": "acme"}`},
 		"logDays: want one of [1 3 5 7 14 30 60 90 180 365 731 1827], got 31":                {"logDays": 31},
 	} {
 		t.Run(want, func(t *testing.T) {
@@ -350,8 +374,7 @@ func TestChoicesThatCannotBeAreRefused(t *testing.T) {
 			app := awscdk.NewApp(&awscdk.AppProps{Outdir: new(t.TempDir()), Context: &context})
 			k := &Keeper{props: FromContext(app)}
 			k.props.check()
-			k.limits()
-			k.logRetention()
+			k.read()
 		})
 	}
 }
@@ -424,15 +447,19 @@ func TestAChoicesFileIsRead(t *testing.T) {
 		t.Errorf("without a file %v, %v", none, err)
 	}
 	for text, want := range map[string]string{
-		`["install"]`:             "want a JSON object of choices",
-		`null`:                    "want a JSON object of choices",
-		``:                        "want a JSON object of choices",
-		`{"vpc": null}`:           "vpc: want text, a number",
-		`{"subnets": ["a", 1]}`:   "subnets: want texts without commas, got 1",
-		`{"subnets": ["a,b"]}`:    "subnets: want texts without commas, got a,b",
-		`{"tags": {"a": ["b"]}}`:  "tags: want a text for a",
-		`{"local": true}`:         "local: the Makefile gives it",
-		`{"bundle": "elsewhere"}`: "bundle: the Makefile gives it",
+		`["install"]`:              "want a JSON object of choices",
+		`null`:                     "want a JSON object of choices",
+		``:                         "want a JSON object of choices",
+		`{"vpc": null}`:            "vpc: want text, a number",
+		`{"subnets": ["a", 1]}`:    "subnets: want texts without commas, got 1",
+		`{"subnets": ["a,b"]}`:     "subnets: want texts without commas, got a,b",
+		`{"vpc": "a", "vpc": "b"}`: "vpc: it is there twice",
+		`{"tags": {"a": "b", "c": "d", "a": "e"}}`:                "a: it is there twice",
+		`{"spokes": [{"role": "a"}, {"role": "b", "role": "c"}]}`: "role: it is there twice",
+		`{"tags": {"a=b": "c"}}`:                                  "tags: want names without =, got a=b",
+		`{"tags": {"a": ["b"]}}`:                                  "tags: want a text for a",
+		`{"local": true}`:                                         "local: the Makefile gives it",
+		`{"bundle": "elsewhere"}`:                                 "bundle: the Makefile gives it",
 	} {
 		if got, err := ReadChoices(write(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, %v, want %q", text, got, err, want)
@@ -440,6 +467,76 @@ func TestAChoicesFileIsRead(t *testing.T) {
 	}
 	if _, err := ReadChoices(filepath.Join(t.TempDir(), "absent.json")); err == nil {
 		t.Error("a file that is not there is none to forget")
+	}
+}
+
+// TestAFileWithASpokeHoldsNothingElse: what else it chooses would be left out unsaid.
+func TestAFileWithASpokeHoldsNothingElse(t *testing.T) {
+	defer func() {
+		if said := fmt.Sprint(recover()); !strings.Contains(said, "context mode: no such choice: want one of spoke") {
+			t.Errorf("said %q", said)
+		}
+	}()
+	SpokeFromContext(awscdk.NewApp(&awscdk.AppProps{Outdir: new(t.TempDir()), Context: &map[string]any{"spoke": spokeText, "mode": "enforce"}}))
+}
+
+// TestATokenIsTakenForWhatItWillBe: an app of its own passes what it makes itself.
+func TestATokenIsTakenForWhatItWillBe(t *testing.T) {
+	later := *awscdk.Fn_ImportValue(new("of-another-stack"))
+	Props{VPC: later, Subnets: []string{later}, SecurityGroup: later, Cluster: later, AlarmTopic: later, Runbook: aRunbook, TaskFamilies: []string{later}, TaskRoles: []string{later},
+		PermissionsBoundary: later, SandboxImage: later, Tags: map[string]string{"team": later}}.complete().check()
+}
+
+// TestWhatLambdaWouldNotTakeOfVariables is refused before the deploy.
+func TestWhatLambdaWouldNotTakeOfVariables(t *testing.T) {
+	var many []string
+	for i := range 80 {
+		many = append(many, fmt.Sprintf("%s%d", strings.Repeat("f", 60), i))
+	}
+	defer func() {
+		if said := fmt.Sprint(recover()); !strings.Contains(said, "Lambda takes 4096: want fewer hostFunctions") {
+			t.Errorf("said %.200q", said)
+		}
+	}()
+	chosen(t, map[string]any{"hostFunctions": strings.Join(many, ",")})
+}
+
+// stateful are the logical ids of what an upgrade must not replace: CloudFormation makes
+// anew what has another id, and forgets or deletes the old.
+var stateful = map[string]string{
+	"runs6827F221": "AWS::DynamoDB::GlobalTable", "sandboxes42E03E52": "AWS::DynamoDB::GlobalTable", "checkpoints62073A2D": "AWS::DynamoDB::GlobalTable",
+	"logs0B6081B1":        "AWS::S3::Bucket",
+	"reclaimjobsCFBD8873": "AWS::SQS::Queue", "reclaimdeadlettersC97ECF2C": "AWS::SQS::Queue",
+	"sweepshards3A0B18ED": "AWS::SQS::Queue", "sweepdeadletters08812840": "AWS::SQS::Queue", "eventdeadlettersBF253E80": "AWS::SQS::Queue",
+	"checkpointlogs206A6AAE": "AWS::Logs::LogGroup", "probelogs6D739E6A": "AWS::Logs::LogGroup", "reaplogsE0700DED": "AWS::Logs::LogGroup",
+	"reclaimlogs4334D577": "AWS::Logs::LogGroup", "sessionlogs13EE6C70": "AWS::Logs::LogGroup", "toolslogs5B0539AF": "AWS::Logs::LogGroup",
+}
+
+// TestStatefulLogicalIDsStay what they were, whatever is chosen, and none of what keeps
+// data has a property, but its keys, for which CloudFormation would replace it.
+func TestStatefulLogicalIDsStay(t *testing.T) {
+	theirs := chosen(t, map[string]any{
+		"install": "other", "vpc": "vpc-1", "subnets": "subnet-1", "cluster": "theirs", "key": aKey, "removal": "destroy", "tags": "a=b", "taskTags": "a=b",
+		"monitoring": false, "logClass": "infrequent", "spokes": spokesText, "permissionsBoundary": aBoundary, "tracing": true, "scheduleMinutes": 2, "retention": "7d",
+	})
+	bundled := chosen(t, map[string]any{"bundle": t.TempDir()})
+	for name, of := range map[string]template{"the stack": production, "with every choice": theirs, "a bundle": bundled, "the local variant": local} {
+		found := map[string]string{}
+		for id, r := range of.Resources {
+			if slices.Contains(slices.Collect(maps.Values(stateful)), r.Type) {
+				found[id] = r.Type
+			}
+			for _, property := range []string{"TableName", "BucketName", "QueueName"} {
+				same(t, name+": "+id+"'s own name", r.Properties[property], nil)
+			}
+		}
+		same(t, name, found, stateful)
+	}
+	for _, table := range names.Tables {
+		same(t, table.Name+" keys", theirs.one(t, "AWS::DynamoDB::GlobalTable", table.Name).Properties["KeySchema"], production.one(t, "AWS::DynamoDB::GlobalTable", table.Name).Properties["KeySchema"])
+	}
+	for id, kind := range map[string]string{"cluster611F8AFF": "AWS::ECS::Cluster", "vpcA2121C38": "AWS::EC2::VPC"} {
+		same(t, id, production.Resources[id].Type, kind)
 	}
 }
 

@@ -1,6 +1,7 @@
 package sandkeeper
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -31,42 +32,42 @@ func FromContext(app awscdk.App) Props {
 
 func (c reader) props() Props {
 	return Props{
-		Install:               c.text("install"),
-		Dist:                  c.text("dist"),
-		Bundle:                c.text("bundle"),
-		SandboxImage:          c.text("sandboxImage"),
-		Mode:                  c.text("mode"),
-		OnFailure:             c.text("onCheckpointFailure"),
-		EventBus:              c.text("eventBus"),
+		Install:               c.word("install"),
+		Dist:                  c.word("dist"),
+		Bundle:                c.word("bundle"),
+		SandboxImage:          c.word("sandboxImage"),
+		Mode:                  c.word("mode"),
+		OnFailure:             c.word("onCheckpointFailure"),
+		EventBus:              c.word("eventBus"),
 		Tenants:               c.text("tenants"),
 		CheckpointConcurrency: c.text("checkpointConcurrency"),
 		ToolsConcurrency:      c.text("toolsConcurrency"),
-		HostFunctions:         c.text("hostFunctions"),
-		SecretARNs:            c.text("secretArns"),
+		HostFunctions:         c.word("hostFunctions"),
+		SecretARNs:            c.word("secretArns"),
 		SandboxesPerTenant:    c.text("sandboxesPerTenant"),
 		KeepCheckpoints:       c.text("keepCheckpoints"),
 		ThreadRetention:       c.text("threadRetention"),
-		VPC:                   c.text("vpc"),
+		VPC:                   c.word("vpc"),
 		Subnets:               c.list("subnets"),
-		SecurityGroup:         c.text("securityGroup"),
-		Cluster:               c.text("cluster"),
+		SecurityGroup:         c.word("securityGroup"),
+		Cluster:               c.word("cluster"),
 		TaskFamilies:          c.list("taskFamilies"),
 		TaskRoles:             c.list("taskRoles"),
 		TaskTags:              c.pairs("taskTags"),
 		Spokes:                c.spokes(),
 		ScheduleMinutes:       c.whole("scheduleMinutes"),
 		Limits:                c.limits(),
-		Key:                   c.text("key"),
-		PermissionsBoundary:   c.text("permissionsBoundary"),
+		Key:                   c.word("key"),
+		PermissionsBoundary:   c.word("permissionsBoundary"),
 		LogDays:               c.whole("logDays"),
 		InfrequentLogs:        c.either("logClass", "standard", "infrequent"),
 		Tracing:               c.yes("tracing", false),
 		Destroy:               c.either("removal", "retain", "destroy"),
 		Tags:                  c.pairs("tags"),
 		NoMonitoring:          !c.yes("monitoring", true),
-		AlarmTopic:            c.text("alarmTopic"),
+		AlarmTopic:            c.word("alarmTopic"),
 		IdleBurnUSD:           c.number("idleBurnUSD"),
-		Runbook:               c.text("runbook"),
+		Runbook:               c.word("runbook"),
 		Local:                 c.yes("local", false),
 	}
 }
@@ -83,13 +84,9 @@ func ReadChoices(file string) (map[string]any, error) {
 	if file == "" {
 		return choices, nil
 	}
-	data, err := os.ReadFile(file)
+	given, err := readObject(file)
 	if err != nil {
-		return nil, fmt.Errorf("read choices: %w", err)
-	}
-	var given map[string]any
-	if err := json.Unmarshal(data, &given); err != nil || given == nil {
-		return nil, fmt.Errorf("read choices %s: want a JSON object of choices, see docs/deploy.md: %w", file, cmp.Or(err, errors.New("it is null")))
+		return nil, fmt.Errorf("read choices %s: %w", file, err)
 	}
 	for key, value := range given {
 		text, err := choice(key, value)
@@ -101,7 +98,67 @@ func ReadChoices(file string) (map[string]any, error) {
 	return choices, nil
 }
 
-// choice is one value as text.
+// SpokeVariable names the file of a spoke's choices for the app in infra.
+const SpokeVariable = "SANDKEEPER_SPOKE"
+
+// ReadSpoke reads a file of a spoke's choices, the JSON of [SpokeProps], as the context
+// that [SpokeFromContext] reads. No file, "", is no spoke.
+func ReadSpoke(file string) (map[string]any, error) {
+	if file == "" {
+		return map[string]any{}, nil
+	}
+	given, err := readObject(file)
+	if err != nil {
+		return nil, fmt.Errorf("read spoke %s: %w", file, err)
+	}
+	return map[string]any{"spoke": given}, nil
+}
+
+// readObject reads a file that holds one JSON object, in which nothing is said twice.
+func readObject(file string) (map[string]any, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var given map[string]any
+	if err := json.Unmarshal(data, &given); err != nil || given == nil {
+		return nil, fmt.Errorf("want a JSON object of choices, see docs/deploy.md: %w", cmp.Or(err, errors.New("it is null")))
+	}
+	return given, saidOnce(json.NewDecoder(bytes.NewReader(data)))
+}
+
+// saidOnce errs for a value with an object that has a key twice: which of the two was
+// meant is for whoever wrote it to say.
+func saidOnce(d *json.Decoder) error {
+	token, err := d.Token()
+	if err != nil {
+		return err
+	}
+	keys := map[string]bool{}
+	for token == json.Delim('{') || token == json.Delim('[') {
+		if !d.More() {
+			_, err = d.Token()
+			return err
+		}
+		if token == json.Delim('{') {
+			key, err := d.Token()
+			if err != nil {
+				return err
+			}
+			name := fmt.Sprint(key)
+			if keys[name] {
+				return fmt.Errorf("%s: it is there twice", name)
+			}
+			keys[name] = true
+		}
+		if err := saidOnce(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// choice is one value as text. What is no choice is left for [FromContext] to refuse.
 func choice(key string, value any) (any, error) {
 	if key == "dist" || key == "bundle" || key == "local" {
 		return nil, errors.New("the Makefile gives it")
@@ -115,17 +172,25 @@ func choice(key string, value any) (any, error) {
 	case []any:
 		return joined(v)
 	case map[string]any:
-		var pairs []any
-		for _, name := range slices.Sorted(maps.Keys(v)) {
-			if text, ok := v[name].(string); ok {
-				pairs = append(pairs, name+"="+text)
-			} else {
-				return nil, fmt.Errorf("want a text for %s, got %v", name, v[name])
-			}
-		}
-		return joined(pairs)
+		return paired(v)
 	}
-	return nil, fmt.Errorf("want text, a number, true, false, a list or an object of texts, got %v", value)
+	return nil, errors.New("want text, a number, true, false, a list or an object of texts, got null")
+}
+
+// paired is an object of texts as key=value between commas.
+func paired(object map[string]any) (any, error) {
+	var pairs []any
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		text, ok := object[name].(string)
+		if !ok {
+			return nil, fmt.Errorf("want a text for %s, got %v", name, object[name])
+		}
+		if strings.Contains(name, "=") {
+			return nil, fmt.Errorf("want names without =, got %s", name)
+		}
+		pairs = append(pairs, name+"="+text)
+	}
+	return joined(pairs)
 }
 
 func joined(list []any) (any, error) {
@@ -170,6 +235,15 @@ func (c reader) text(key string) string {
 	default:
 		return fmt.Sprint(v)
 	}
+}
+
+// word is what has to be text: a number or a truth there is a slip, and would else be a name.
+func (c reader) word(key string) string {
+	v := c.app.Node().TryGetContext(&key)
+	if _, text := v.(string); v != nil && !text {
+		panic(fmt.Errorf("context %s: want text, got %v", key, v))
+	}
+	return c.text(key)
 }
 
 func (c reader) yes(key string, otherwise bool) bool {
@@ -237,6 +311,9 @@ func (c reader) pairs(key string) map[string]string {
 		name, value, ok := strings.Cut(part, "=")
 		if !ok || name == "" {
 			panic(fmt.Errorf("context %s: want key=value between commas, got %q", key, part))
+		}
+		if _, twice := out[name]; twice {
+			panic(fmt.Errorf("context %s: want each key once, got %q twice", key, name))
 		}
 		out[name] = value
 	}

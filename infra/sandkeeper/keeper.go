@@ -85,6 +85,7 @@ type Keeper struct {
 // NewStack makes a stack that holds one installation and nothing else.
 func NewStack(app constructs.Construct, p Props) awscdk.Stack {
 	p = p.complete()
+	p.check()
 	props := &awscdk.StackProps{
 		StackName:   &p.Install,
 		Description: new("Sandkeeper: the end of life of AI-agent sandboxes on Fargate"),
@@ -110,6 +111,7 @@ func New(scope constructs.Construct, id string, p Props) *Keeper {
 	k := &Keeper{Construct: constructs.NewConstruct(scope, &id), stack: awscdk.Stack_Of(scope), props: p.complete()}
 	k.functions, k.logs = map[names.Function]awslambda.Function{}, map[names.Function]awslogs.LogGroup{}
 	k.props.check()
+	k.read()
 	k.everywhere()
 	k.endpoints = k.localEndpoints()
 	k.stores()

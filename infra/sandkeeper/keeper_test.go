@@ -57,9 +57,10 @@ func writeBinary(dist string, f names.Function) {
 type properties = map[string]any
 
 type resource struct {
-	Type           string
-	Properties     properties
-	DeletionPolicy string
+	Type                string
+	Properties          properties
+	DeletionPolicy      string
+	UpdateReplacePolicy string
 }
 
 type template struct {
@@ -235,6 +236,7 @@ func schema(v any) []string {
 func TestStoresOutliveTheStack(t *testing.T) {
 	for id, r := range production.all(t, "AWS::DynamoDB::GlobalTable") {
 		same(t, id+" on delete", r.DeletionPolicy, "Retain")
+		same(t, id+" on replacement", r.UpdateReplacePolicy, "Retain")
 		same(t, id+" billing", r.Properties["BillingMode"], "PAY_PER_REQUEST")
 		same(t, id+" expiry", r.Properties["TimeToLiveSpecification"], properties{"AttributeName": names.TTL, "Enabled": true})
 		for _, replica := range r.Properties["Replicas"].([]any) {
@@ -243,6 +245,7 @@ func TestStoresOutliveTheStack(t *testing.T) {
 	}
 	for id, r := range production.all(t, "AWS::S3::Bucket") {
 		same(t, id+" on delete", r.DeletionPolicy, "Retain")
+		same(t, id+" on replacement", r.UpdateReplacePolicy, "Retain")
 		same(t, id+" versioning", r.Properties["VersioningConfiguration"], properties{"Status": "Enabled"})
 		for _, key := range []string{"BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets"} {
 			same(t, id+" "+key, at(r.Properties, "PublicAccessBlockConfiguration", key), true)
@@ -775,7 +778,7 @@ func TestContextChoosesWhatAFailedCheckpointDoes(t *testing.T) {
 	for _, given := range []any{"Release", true} {
 		t.Run(fmt.Sprintf("%v is refused", given), func(t *testing.T) {
 			defer func() {
-				want := fmt.Sprintf("ON_CHECKPOINT_FAILURE: want hold or release, got %q", fmt.Sprint(given))
+				want := map[any]string{"Release": `context onCheckpointFailure: want hold or release, got "Release"`, true: "context onCheckpointFailure: want text, got true"}[given]
 				if said := fmt.Sprint(recover()); !strings.Contains(said, want) {
 					t.Errorf("said %q, want %q", said, want)
 				}

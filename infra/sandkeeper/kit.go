@@ -113,13 +113,22 @@ func checkEnv(f names.Function, env map[names.Key]*string) error {
 			return fmt.Errorf("function %s: %s: want %s, got %q", f, key, strings.Join(allowed, " or "), *env[key])
 		}
 	}
-	for key := range env {
+	bytes := 0
+	for key, value := range env {
 		if !slices.Contains(want, key) {
 			return fmt.Errorf("function %s: %s is not in its list of names.Env", f, key)
 		}
+		bytes += len(key) + len(*value)
+	}
+	if bytes > mostEnv {
+		return fmt.Errorf("function %s: its environment has %d bytes, Lambda takes %d: want fewer hostFunctions, tenants or spokes, or another installation for some", f, bytes, mostEnv)
 	}
 	return nil
 }
+
+// mostEnv is how many bytes Lambda takes of a function's variables in all. What only the
+// deploy knows counts as less than it will have.
+const mostEnv = 4096
 
 func environment(sets ...map[names.Key]*string) *map[string]*string {
 	all := map[string]*string{}

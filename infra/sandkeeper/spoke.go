@@ -3,7 +3,6 @@ package sandkeeper
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -34,8 +33,8 @@ type SpokeProps struct {
 	// RoleName is the role's. Default: <Install>-spoke-<Region>.
 	RoleName string `json:"roleName"`
 	// Callers are, by the function's short name, patterns of the ARNs of the roles that may
-	// assume the role in the function's name. Default: those that the installation's stack
-	// makes.
+	// assume the role in the function's name. Default: those of a stack that [NewStack] makes,
+	// called after the installation, while its name has at most 24 characters.
 	Callers map[string][]string `json:"callers"`
 	// TaskFamilies, TaskRoles and TaskTags are as in [Props].
 	TaskFamilies []string          `json:"taskFamilies"`
@@ -63,7 +62,8 @@ var hubARN = regexp.MustCompile(`^arn:(aws[a-z-]*):ecs:([a-z0-9-]+):([0-9]{12}):
 // NewSpokeStack makes a stack that holds one spoke and nothing else. Its template asks for
 // nothing that cdk bootstrap makes, so that stack sets take it.
 func NewSpokeStack(app constructs.Construct, p SpokeProps) awscdk.Stack {
-	name := cmp.Or(p.Install, names.Stack) + "-spoke"
+	p, _ = p.complete()
+	name := p.Install + "-spoke"
 	stack := awscdk.NewStack(app, &name, &awscdk.StackProps{
 		StackName: &name, Description: new("Lets Sandkeeper of another account or Region run sandboxes here"),
 		Synthesizer: awscdk.NewBootstraplessSynthesizer(nil),
@@ -75,21 +75,19 @@ func NewSpokeStack(app constructs.Construct, p SpokeProps) awscdk.Stack {
 // SpokeFromContext reads the context "spoke": the JSON of [SpokeProps]. ok is false where
 // there is none.
 func SpokeFromContext(app awscdk.App) (p SpokeProps, ok bool) {
-	return p, reader{app, map[string]bool{}}.json("spoke", &p)
+	c := reader{app, map[string]bool{}}
+	if ok = c.json("spoke", &p); ok {
+		c.refuseOthers()
+	}
+	return p, ok
 }
 
 // NewSpoke makes the role that an installation assumes in this stack's account and Region,
 // and has the ends of its tasks told to it.
 func NewSpoke(scope constructs.Construct, id string, p SpokeProps) *Spoke {
-	p.Install = cmp.Or(p.Install, names.Stack)
-	s := &Spoke{Construct: constructs.NewConstruct(scope, &id), stack: awscdk.Stack_Of(scope), props: p}
-	at := hubARN.FindStringSubmatch(p.Hub)
-	if at == nil {
-		panic(fmt.Errorf("spoke hub: want the ARN of the installation's cluster, got %q", p.Hub))
-	}
-	s.hub = hub{partition: at[1], region: at[2], account: at[3]}
+	p, at := p.complete()
+	s := &Spoke{Construct: constructs.NewConstruct(scope, &id), stack: awscdk.Stack_Of(scope), props: p, hub: at}
 	s.props.RoleName = cmp.Or(p.RoleName, p.Install+"-spoke-"+*s.stack.Region())
-	s.props.check()
 	for _, name := range slices.Sorted(maps.Keys(p.Tags)) {
 		awscdk.Tags_Of(s.Construct).Add(&name, new(p.Tags[name]), nil)
 	}
@@ -103,18 +101,6 @@ func NewSpoke(scope constructs.Construct, id string, p SpokeProps) *Spoke {
 	output := awscdk.NewCfnOutput(s.Construct, new("SpokeRole"), &awscdk.CfnOutputProps{Value: role.RoleArn()})
 	output.OverrideLogicalId(new("SpokeRole"))
 	return s
-}
-
-// check refuses what the functions would refuse to be told of.
-func (p SpokeProps) check() error {
-	sample := core.Spoke{Role: "arn:aws:iam::000000000000:role/r", Region: "us-east-1", ExternalID: p.ExternalID, Clusters: p.Clusters}
-	if err := sample.Check(); err != nil {
-		panic(fmt.Errorf("spoke: %w", err))
-	}
-	if len(p.TaskRoles) > 0 && len(p.TaskFamilies) == 0 {
-		panic(errors.New("spoke taskRoles: want taskFamilies with them"))
-	}
-	return nil
 }
 
 // abroad are the functions that act in spokes, and the operator's tool.
@@ -150,8 +136,9 @@ func (s *Spoke) trusted(caller string) awsiam.PrincipalWithConditions {
 	}
 	patterns := s.props.Callers[caller]
 	if len(patterns) == 0 && caller != names.Operator {
-		// As CloudFormation names what a stack does not.
-		patterns = []string{"arn:" + s.hub.partition + ":iam::" + s.hub.account + ":role/" + s.props.Install + "-*" + caller + "role*"}
+		// As CloudFormation names what a stack does not: the stack, the logical id. Nothing may
+		// stand between, or a stack whose name begins with this one's would be trusted.
+		patterns = []string{"arn:" + s.hub.partition + ":iam::" + s.hub.account + ":role/" + s.props.Install + "-" + caller + "role*"}
 	}
 	if len(patterns) > 0 {
 		conditions["ArnLike"] = map[string]any{"aws:PrincipalArn": patterns}

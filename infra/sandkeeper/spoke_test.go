@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -144,7 +145,7 @@ func TestASpokeTrustsEachFunctionByItsOwnName(t *testing.T) {
 	}
 	want := map[string]string{names.Operator: "<nil>"}
 	for _, f := range abroad[:len(abroad)-1] {
-		want[f] = "arn:aws:iam::444455556666:role/keeper-*" + f + "role*"
+		want[f] = "arn:aws:iam::444455556666:role/keeper-" + f + "role*"
 		// What CloudFormation calls the role of the function, by its logical id.
 		id := ""
 		for logical := range production.all(t, "AWS::IAM::Role") {
@@ -162,6 +163,23 @@ func TestASpokeTrustsEachFunctionByItsOwnName(t *testing.T) {
 		}
 	}
 	same(t, "callers", slices.Sorted(maps.Keys(trusted)), slices.Sorted(slices.Values(abroad)))
+}
+
+// TestASpokeTrustsNoOtherInstallation, not even one in the same account whose name begins
+// with this one's.
+func TestASpokeTrustsNoOtherInstallation(t *testing.T) {
+	for _, s := range at(spokeOf(t, spokeText).one(t, "AWS::IAM::Role", "role").Properties, "AssumeRolePolicyDocument", "Statement").([]any) {
+		pattern := strings.Trim(fmt.Sprint(at(s, "Condition", "ArnLike", "aws:PrincipalArn")), "[]")
+		shape := regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, ".*") + "$")
+		for id := range production.all(t, "AWS::IAM::Role") {
+			for stack, own := range map[string]bool{"keeper": true, "keeper-beside": false, "keepers": false} {
+				role := "arn:aws:iam::444455556666:role/" + stack + "-" + id + "-A1B2C3D4E5F6"
+				if own = own && readable(id) == flat(at(s, "Condition", "StringEquals", "sts:RoleSessionName"))+"role"; shape.MatchString(role) != own {
+					t.Errorf("%s: %s is trusted: %v", pattern, role, !own)
+				}
+			}
+		}
+	}
 }
 
 // TestAFunctionMayAbroadWhatItMayAtHome: the same actions of ECS, neither fewer nor more.
@@ -219,12 +237,32 @@ func TestSpokesAreRefusedWithWhatWasExpected(t *testing.T) {
 		make func()
 		want string
 	}{
-		"a role that is none": {func() { chosen(t, map[string]any{"spokes": strings.Replace(spokesText, ":role/", ":user/", 1)}) }, "context spokes: spoke 1: role: want the ARN of a role"},
-		"what is no JSON":     {func() { chosen(t, map[string]any{"spokes": "eu-west-1"}) }, "context spokes: decode JSON"},
-		"too many":            {func() { chosen(t, map[string]any{"spokes": string(text)}) }, "begin another installation"},
-		"a hub that is none":  {func() { spokeOf(t, strings.Replace(spokeText, "444455556666", "home", 1)) }, "spoke hub: want the ARN of the installation's cluster"},
-		"no external id":      {func() { spokeOf(t, strings.Replace(spokeText, `"7d0e"`, `""`, 1)) }, "spoke: externalId: want"},
-		"roles of any family": {func() { spokeOf(t, strings.Replace(spokeText, `["coder"]`, `[]`, 1)) }, "spoke taskRoles: want taskFamilies with them"},
+		"a role that is none":     {func() { chosen(t, map[string]any{"spokes": strings.Replace(spokesText, ":role/", ":user/", 1)}) }, "context spokes: spoke 1: role: want the ARN of a role"},
+		"what is no JSON":         {func() { chosen(t, map[string]any{"spokes": "eu-west-1"}) }, "context spokes: decode JSON"},
+		"too many":                {func() { chosen(t, map[string]any{"spokes": string(text)}) }, "begin another installation"},
+		"a hub that is none":      {func() { spokeOf(t, strings.Replace(spokeText, "444455556666", "home", 1)) }, "spoke hub: want the ARN of the installation's cluster"},
+		"no external id":          {func() { spokeOf(t, strings.Replace(spokeText, `"7d0e"`, `""`, 1)) }, "spoke externalId: want"},
+		"roles of any family":     {func() { spokeOf(t, strings.Replace(spokeText, `["coder"]`, `[]`, 1)) }, "spoke taskRoles: want taskFamilies with them"},
+		"an install that is none": {func() { spokeOf(t, strings.Replace(spokeText, `"install":"keeper"`, `"install":"a b*"`, 1)) }, "spoke install: want letters"},
+		"a name too long for its role": {func() {
+			spokeOf(t, strings.Replace(spokeText, `"install":"keeper"`, `"install":"`+strings.Repeat("a", 50)+`"`, 1))
+		}, "spoke roleName: want one"},
+		"a name that is shortened": {func() {
+			spokeOf(t, strings.Replace(spokeText, `"install":"keeper"`, `"install":"`+strings.Repeat("a", 25)+`"`, 1))
+		}, "spoke callers: want patterns for reap"},
+		"a role's name that is none": {func() { spokeOf(t, strings.Replace(spokeText, `"install"`, `"roleName":"a b","install"`, 1)) }, "spoke roleName: want the name of a role"},
+		"a caller that is none": {func() {
+			spokeOf(t, strings.Replace(spokeText, `"install"`, `"callers":{"reaper":["arn:aws:iam::444455556666:role/a"]},"install"`, 1))
+		}, `spoke callers: want some of reap, probe`},
+		"every caller": {func() { spokeOf(t, strings.Replace(spokeText, `"install"`, `"callers":{"reap":["*"]},"install"`, 1)) }, `spoke callers: reap: want patterns of ARNs as arn:aws:iam::444455556666:role/name-*, got "*"`},
+		"every role": {func() {
+			spokeOf(t, strings.Replace(spokeText, `"install"`, `"callers":{"reap":["arn:aws:iam::444455556666:role/*"]},"install"`, 1))
+		}, `spoke callers: reap: want patterns`},
+		"a caller of another account": {func() {
+			spokeOf(t, strings.Replace(spokeText, `"install"`, `"callers":{"reap":["arn:aws:iam::999999999999:role/a"]},"install"`, 1))
+		}, `spoke callers: reap: want patterns`},
+		"every family":        {func() { spokeOf(t, strings.Replace(spokeText, `"coder"`, `"*"`, 1)) }, "spoke taskFamilies: want names of families"},
+		"every role of tasks": {func() { spokeOf(t, strings.Replace(spokeText, `role/coder`, `role/*`, 1)) }, "spoke taskRoles: want ARNs of roles"},
 		"another choice":      {func() { spokeOf(t, strings.Replace(spokeText, `"tags"`, `"tag"`, 1)) }, "context spoke: decode JSON"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,6 +3,7 @@ package sandkeeper
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/aws/aws-cdk-go/awscdk/v2"
@@ -54,7 +55,8 @@ var hostFunction = regexp.MustCompile(`^(arn:aws[a-z-]*:lambda:[a-z0-9-]+:[0-9]{
 
 // hostFunctions lists the functions that may be tools and hooks, or [names.None]. It
 // panics, and so fails the synthesis, for what is no function: a pattern would be a grant
-// on more than is listed.
+// on more than is listed. So would be a function of the installation itself: an agent
+// that may call session as a tool is a host, and one that may call probe is root everywhere.
 func (k *Keeper) hostFunctions() []string {
 	if k.props.HostFunctions == "" {
 		return []string{names.None}
@@ -64,8 +66,21 @@ func (k *Keeper) hostFunctions() []string {
 		if all[i] = strings.TrimSpace(all[i]); !hostFunction.MatchString(all[i]) {
 			panic(fmt.Errorf("context hostFunctions: want names or ARNs of functions between commas, got %q", all[i]))
 		}
+		if k.isOwn(all[i]) {
+			panic(fmt.Errorf("context hostFunctions: want functions of the host, got %q, which is the installation's own", all[i]))
+		}
 	}
 	return all
+}
+
+// isOwn reports whether a function, as definitions name it, is one of the installation's.
+func (k *Keeper) isOwn(f string) bool {
+	_, name, found := strings.Cut(f, ":function:")
+	if !found {
+		name = f
+	}
+	name, _, _ = strings.Cut(name, ":")
+	return slices.ContainsFunc(names.Functions, func(own names.Function) bool { return name == deployedName(k.props, own) })
 }
 
 // invokesHost is calling the functions of the host that are listed, and no other.

@@ -38,7 +38,7 @@ func (e *tenantEntry) UnmarshalJSON(text []byte) error {
 func ReadTenants(text string) (Tenants, error) {
 	var aliases map[string][]tenantEntry
 	if err := DecodeStrict([]byte(text), &aliases); err != nil {
-		return Tenants{}, fmt.Errorf("tenants: %w", err)
+		return Tenants{}, fmt.Errorf(`tenants: want {"<alias>": ["<tenant>", …], …}: %w`, err)
 	}
 	if len(aliases) == 0 {
 		return Tenants{}, fmt.Errorf("tenants: want at least one alias with its tenants, got none")
