@@ -104,6 +104,41 @@ func (h *hosting) ready(q core.StartRequest) core.StartReport {
 	return core.StartReport{}
 }
 
+// TestANudgeSaysHowLongTheHostIsBelieved: what the record tells of an attachment is when
+// another host may have the run, and whatever the host asks for next keeps it, a start that
+// goes on too.
+func TestANudgeSaysHowLongTheHostIsBelieved(t *testing.T) {
+	for what, keep := range map[string]func(h *hosting) error{
+		"renew":  func(h *hosting) error { _, err := host{h, "r", "one"}.renew(); return err },
+		"attach": func(h *hosting) error { _, err := host{h, "r", "one"}.attach(false); return err },
+		"start":  func(h *hosting) error { _, err := h.self().Start(t.Context(), startOf("r", "one")); return err },
+		"none":   func(*hosting) error { return nil },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHosting(t)
+			h.ready(startOf("r", "one"))
+			_, err := host{h, "r", "one"}.renew()
+			h.must(err)
+			_, err = h.sweep(h.store.Process).Nudged(t.Context(), key("r"))
+			h.must(err)
+			view, err := h.self().Get(t.Context(), core.GetRequest{RunKey: key("r")})
+			h.must(err)
+			if view.AttachedUntil != now().Add(h.limits.HintLapse) {
+				t.Errorf("%s: attached until %s from now", what, view.AttachedUntil.Sub(now()))
+			}
+			time.Sleep(h.limits.HintLapse - 1)
+			_, err = host{h, "r", "two"}.attach(false)
+			refusedFor(t, what+": attach before", err, "attached-elsewhere")
+			h.must(keep(h))
+			time.Sleep(time.Second)
+			_, err = host{h, "r", "two"}.attach(false)
+			if (err == nil) != (what == "none") {
+				t.Errorf("%s: attach after: %v", what, err)
+			}
+		})
+	}
+}
+
 // refusedFor fails unless err is a refusal with that code.
 func refusedFor(t *testing.T, what string, err error, code string) {
 	t.Helper()

@@ -200,7 +200,7 @@ func (s *Sweep) lookNow(ctx context.Context, r Run, h Hint) (SweepReport, error)
 func (s *Sweep) hinted(ctx context.Context, r Run, h Hint) (Run, error) {
 	for range rowTries {
 		h.Row, h.DueAt = r.Row, r.DueAt
-		h.Lapse = min(r.DueAt, nowMillis().Add(s.Limits.HintLapse))
+		h.Lapse = s.Limits.hintLapse(r, h)
 		after, err := s.Runs.Update(ctx, r.RunKey, h)
 		switch {
 		case err == nil:

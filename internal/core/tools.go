@@ -234,22 +234,16 @@ func checkedResult(tool ToolBinding, result []byte) (json.RawMessage, error) {
 }
 
 // Ended takes an agent's word that it has ended: once a run, it has somebody look now. It
-// proves nothing (I3), and so brings no lapse nearer that would cancel the run: its host may
-// be there, and the agent at work.
+// proves nothing (I3).
 func (b *Bridge) Ended(ctx context.Context, a RunAgent) error {
 	r := a.run
 	for range rowTries {
 		if over(r) || r.ExitedAt != 0 {
 			return nil
 		}
-		now := nowMillis()
-		lapse := min(r.DueAt, now.Add(b.Limits.HintLapse))
-		if r.OnLapse == LapseCancels {
-			lapse = r.DueAt
-		}
-		_, err := b.Runs.Update(ctx, r.RunKey, Hint{
-			ExitedAt: now, First: true, TaskARN: r.TaskARN, Row: r.Row, DueAt: r.DueAt, Lapse: lapse,
-		})
+		h := Hint{ExitedAt: nowMillis(), First: true, TaskARN: r.TaskARN, Row: r.Row, DueAt: r.DueAt}
+		h.Lapse = b.Limits.hintLapse(r, h)
+		_, err := b.Runs.Update(ctx, r.RunKey, h)
 		if err == nil {
 			return b.Nudger.Nudge(ctx, r.RunKey)
 		}

@@ -252,11 +252,13 @@ func TestAFalseEndEndsNothing(t *testing.T) {
 				b.must(err)
 				for range 5 {
 					b.must(b.bridge(b.store.Process).Ended(t.Context(), b.agent))
+					_, err := b.sweep(b.store.Process).Nudged(t.Context(), r.RunKey) // what that brings about
+					b.must(err)
 					for left := silent; left > 0; left -= 10 * time.Second {
 						b.tick()
 						time.Sleep(10 * time.Second)
 					}
-					_, err := b.store.Update(t.Context(), r.RunKey, core.Renew{Epoch: r.Epoch, Until: now().Add(b.limits.Attachment)})
+					_, err = b.store.Update(t.Context(), r.RunKey, core.Renew{Epoch: r.Epoch, Until: now().Add(b.limits.Attachment)})
 					b.must(err)
 					b.tick()
 					got := b.run("r")

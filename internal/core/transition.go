@@ -430,8 +430,8 @@ func (t RequestCancel) Apply(r Run) (Run, error) {
 func (RequestCancel) Landed(Run) bool { return false }
 
 // Hint makes somebody look sooner (I3): the task was seen stopping, or the agent
-// said that it ended. It pulls an attachment's lapse to Lapse; the run's own
-// TaskARN guards against news of another task.
+// said that it ended. It shortens an attachment to Lapse: whoever renews keeps it. The
+// run's own TaskARN guards against news of another task.
 type Hint struct {
 	TaskARN       string
 	TaskStoppedAt Millis
@@ -440,6 +440,15 @@ type Hint struct {
 	Row           Row    // as read
 	DueAt         Millis // as read
 	Lapse         Millis // when a lapse row is due from now on
+}
+
+// hintLapse is when an attached run lapses after a hint. An agent's own word brings no lapse
+// nearer that would cancel the run: its host may be there, and the agent at work.
+func (l Limits) hintLapse(r Run, h Hint) Millis {
+	if r.OnLapse == LapseCancels && h.ExitedAt != 0 {
+		return r.DueAt
+	}
+	return min(r.DueAt, nowMillis().Add(l.HintLapse))
 }
 
 // Name is "hint".
@@ -463,7 +472,7 @@ func (t Hint) Apply(r Run) (Run, error) {
 		r.ExitedAt = t.ExitedAt
 	}
 	if t.Row == RowLapse {
-		r.DueAt = t.Lapse
+		r.DueAt, r.AttachedUntil = t.Lapse, t.Lapse
 	}
 	return r, nil
 }

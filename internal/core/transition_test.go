@@ -277,7 +277,7 @@ func TestRunTransitionsApply(t *testing.T) {
 		{"cancel of a detached run leaves it to the sweep", core.RequestCancel{Now: 80, Row: core.RowDetached}, detachedRun(),
 			func(r *core.Run) { r.CancelRequested = 80 }, false},
 		{"a second cancel keeps the first", core.RequestCancel{Now: 80, Row: core.RowCancel}, cancelledRun(), func(*core.Run) {}, false},
-		{"hint pulls the lapse", hint, attachedRun(), func(r *core.Run) { r.TaskStoppedAt, r.DueAt = 80, 95 }, false},
+		{"hint pulls the lapse", hint, attachedRun(), func(r *core.Run) { r.TaskStoppedAt, r.DueAt, r.AttachedUntil = 80, 95, 95 }, false},
 		{"hint to a detached run moves nothing", core.Hint{TaskARN: "arn", ExitedAt: 80, Row: core.RowDetached}, detachedRun(),
 			func(r *core.Run) { r.ExitedAt = 80 }, false},
 		{"reclaim done takes the mark", reclaimed, terminalRun(), func(r *core.Run) {

@@ -212,6 +212,7 @@ func hint(c *change, t core.Hint) {
 	}
 	if t.Row == core.RowLapse {
 		c.due(core.RowLapse, t.Lapse)
+		c.set("attachedUntil", t.Lapse)
 	}
 }
 

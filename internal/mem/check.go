@@ -89,6 +89,7 @@ func checkPlace(c checker, r core.Run) {
 		c.need(r.Row == core.RowDetached || r.Row == core.RowLapse || r.Row == core.RowCancel, "a running run is in no index that fits (I15)")
 		c.need(r.Row != core.RowDetached || r.DetachedSince != 0 && r.AttachedUntil == 0, "a detached run says since when (I9)")
 		c.need(r.Row != core.RowLapse || r.DetachedSince == 0 && r.AttachedUntil != 0, "an attached run is not detached (I9)")
+		c.need(r.Row != core.RowLapse || r.AttachedUntil == r.DueAt, "an attachment ends when it lapses (I8)")
 		own := r.Ending != nil && (r.Ending.Reason == core.EndFailed || r.Ending.Reason == core.EndCancelled)
 		c.need(r.Ending == nil || r.Row == core.RowDetached || own, "only a detached run is ended, unless by its host (I9)")
 	case core.Interrupted:
