@@ -132,7 +132,7 @@ func (c *auditTrail) Run(ctx context.Context, in *installation, out *console.Con
 			return err
 		}
 		for _, e := range slices.Backward(entries) {
-			if c.Subject == "" || c.Subject == e.Subject {
+			if c.Subject == "" || c.Subject == e.Subject || parseRun("", c.Subject).String() == e.Subject {
 				acts = append(acts, actView{stamp(e.At), e.By, e.Op, e.Subject, e.Why, e.Detail})
 			}
 		}

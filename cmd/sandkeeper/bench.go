@@ -61,7 +61,7 @@ func (c *benchCommand) Run(ctx context.Context, in *installation, out *console.C
 	case c.Probes < 0 || c.Probes > mostProbes:
 		return badInput("probes: want 0 to %d, got %d", mostProbes, c.Probes)
 	case c.Sweep && !in.globals.Local:
-		return &refusedError{"bench --sweep ends runs: it is for an installation on this machine, with --local"}
+		return &refusedError{text: "bench --sweep ends runs: it is for an installation on this machine, with --local"}
 	}
 	defer out.Done()
 	v := benchView{Latencies: []latencyView{}, Rates: []rateView{}}

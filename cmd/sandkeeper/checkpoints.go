@@ -81,7 +81,10 @@ func judged(operation string, key core.ThreadKey, err error) error {
 	case code == "bad-request", strings.HasPrefix(code, "invalid-") && code != "invalid-entry":
 		return badInput("%s %s: %s", operation, key, text)
 	}
-	return &refusedError{fmt.Sprintf("%s %s: %s: %s", operation, key, code, text)}
+	if strings.HasSuffix(text, "refused: "+code) { // it says what is said here already
+		return &refusedError{fmt.Sprintf("%s %s: refused: %s", operation, key, code), code}
+	}
+	return &refusedError{fmt.Sprintf("%s %s: %s: %s", operation, key, code, text), code}
 }
 
 // listedView is a checkpoint as the tool shows it.

@@ -108,7 +108,7 @@ func (c *checkpointsRestore) Run(ctx context.Context, in *installation, out *con
 // checks them as a restore does.
 func (c *checkpointsRestore) here(ctx context.Context, in *installation, out *console.Console, v *restoredView) error {
 	if !unpacks && !c.DryRun {
-		return &refusedError{"to: files are restored by Linux alone, whose calls keep a hostile tree inside the directory: run it there, or in a container"}
+		return &refusedError{text: "to: files are restored by Linux alone, whose calls keep a hostile tree inside the directory: run it there, or in a container"}
 	}
 	if err := vacant(c.To); err != nil {
 		return err
@@ -338,7 +338,7 @@ func (in *installation) sandboxOf(ctx context.Context, key core.ThreadKey, run c
 			return liveSandbox{r, box}, nil
 		}
 	}
-	return liveSandbox{}, &refusedError{fmt.Sprintf("restore %s: no run of it has a sandbox that lives on: --to restores into a directory here", key)}
+	return liveSandbox{}, &refusedError{text: fmt.Sprintf("restore %s: no run of it has a sandbox that lives on: --to restores into a directory here", key)}
 }
 
 // recordOf records who does what to a thread, and why, before it is done.

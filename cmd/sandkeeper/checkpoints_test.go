@@ -523,6 +523,23 @@ func TestARefusalHasTheExitCodeOfItsLike(t *testing.T) {
 	}
 }
 
+// TestARefusalIsSaidOnceAndExplained: whoever refuses, the function or this process.
+func TestARefusalIsSaidOnceAndExplained(t *testing.T) {
+	key := core.ThreadKey{Tenant: "a", Thread: "b"}
+	ours := &core.RefusedError{Op: "delete", Record: "thread a/b", Why: "live-run"}
+	for _, err := range []error{ours, &lambdacheckpoint.RefusedError{Code: "live-run", Message: ours.Error()}} {
+		var out strings.Builder
+		code := report(&console.Console{Out: &out, Err: &out, JSON: true}, judged("deleteThread", key, err))
+		var said struct{ Code, Error, Reason string }
+		if err := json.Unmarshal([]byte(out.String()), &said); err != nil || code != exitRefused {
+			t.Fatalf("%d, %s: %v", code, out.String(), err)
+		}
+		if said.Reason != "live-run" || strings.Count(said.Error, "live-run") != 1 || !strings.Contains(said.Error, "has not ended") {
+			t.Errorf("%+v", said)
+		}
+	}
+}
+
 func TestAnEntryOfAnyNameIsShown(t *testing.T) {
 	e := manifest.Entry{Path: "a\x1b[2J\xff\"", Kind: manifest.File, Mode: 0o4755, Size: 1}
 	text, err := json.Marshal(viewEntry(e))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -160,6 +161,11 @@ func TestRunsAreListedShownAndFiltered(t *testing.T) {
 		"by scan":                 {[]string{"--all"}, []string{"listed", "listed-host"}},
 		"of a thread":             {[]string{"--thread", string(live.Thread)}, []string{"listed"}},
 		"no more than one":        {[]string{"--limit", "1", "--standing", "detached"}, []string{"listed"}},
+		"in another order":        {[]string{"--limit", "1", "--sort", "run"}, []string{"listed"}},
+		"the first to expire":     {[]string{"--limit", "1", "--sort", "expires"}, []string{"listed"}},
+		"of the last hours":       {[]string{"--since", "2h"}, []string{"listed", "listed-host"}},
+		"of no time at all":       {[]string{"--since", "1ns"}, nil},
+		"of a thread by its name": {[]string{"--tenant=", "--thread", string(live.Tenant) + "/" + string(live.Thread)}, []string{"listed"}},
 	} {
 		if got := of(row.args...); !slices.Equal(got, row.want) {
 			t.Errorf("%s: %q, want %q", name, got, row.want)
@@ -173,11 +179,48 @@ func TestRunsAreListedShownAndFiltered(t *testing.T) {
 	if !strings.Contains(text.out, "attached until") || strings.Contains(text.out, host.Nonce) {
 		t.Errorf("shown as text:\n%s", text.out)
 	}
-	sandkeeper(t, "show", "nobody/nothing").wants(t, exitNotFound)
+	if wide := sandkeeper(t, "runs", "--wide", "--tenant", string(live.Tenant)).wants(t, exitDone); !strings.Contains(wide.out, taskID(live.TaskARN)) {
+		t.Errorf("wide:\n%s", wide.out)
+	}
+	if a := sandkeeper(t, "show", "nobody/listed-host").wants(t, exitNotFound); !strings.Contains(a.err, "did you mean "+host.RunKey.String()) {
+		t.Errorf("a run of another tenant: %q", a.err)
+	}
+	if a := sandkeeper(t, "explain", string(live.Tenant)+"/none-such").wants(t, exitNotFound); !strings.Contains(a.err, "sandkeeper runs lists") {
+		t.Errorf("a run that nothing is like: %q", a.err)
+	}
 	sandkeeper(t, "runs", "--standing", "asleep").wants(t, exitUsage)
 	sandkeeper(t, "runs", "--all", "--thread", "x").wants(t, exitUsage)
 	sandkeeper(t, "runs", "--limit", "-1").wants(t, exitUsage)
-	sandkeeper(t, "runs", "--stack", "absent").wants(t, exitNotFound)
+	if a := sandkeeper(t, "runs", "--stack", "absent").wants(t, exitNotFound); !strings.Contains(a.err, "--region") {
+		t.Errorf("a stack that is not there: %q", a.err)
+	}
+}
+
+// TestWhatTheToolPrintsItTakes: the command that explain prints for a run without a tenant
+// is one, and completion knows the run and its thread.
+func TestWhatTheToolPrintsItTakes(t *testing.T) {
+	w := installed(t)
+	r := w.begin(t, agent{tenant: noTenant, run: core.RunID("printed-" + rand.Text()), shell: lives})
+	said := point(read[explanation](t, exitDone, "explain", r.RunKey.String(), "--no-probe").Ends, "cancelled").Says
+	_, line, ok := strings.Cut(said, ": ")
+	if !ok {
+		t.Fatalf("explain says %q", said)
+	}
+	sandkeeper(t, append(typed(t, line), "--why", "tried", "--dry-run")...).wants(t, exitDone)
+
+	for name, words := range map[string][]string{
+		string(r.RunKey.Run): {"show", "printed-"},
+		r.RunKey.String():    {"kill", "--why", "x", "-/printed-"},
+		string(r.Thread):     {"checkpoints", "list", "printed-"},
+	} {
+		a := tool(t, "", append([]string{"__complete", "--local"}, words...)...).wants(t, exitDone)
+		if !slices.Contains(strings.Fields(a.out), name) {
+			t.Errorf("%q is completed by %q, want %s", words, a.out, name)
+		}
+	}
+	if a := tool(t, "", "__complete", "--local", "--stack", "absent", "show", "printed-").wants(t, exitDone); a.out != "" || a.err != "" {
+		t.Errorf("of a stack that is not there: %q, %q", a.out, a.err)
+	}
 }
 
 // point finds a statement.

@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/alecthomas/kong"
 
 	"github.com/sandkeeper/sandkeeper/internal/console"
+	"github.com/sandkeeper/sandkeeper/internal/core"
 )
 
 // completionCommand prints a script for a shell. The script asks this program for
@@ -23,8 +26,11 @@ type completionCommand struct {
 // scripts are the completion scripts by shell.
 var scripts = map[string]string{
 	"bash": `_sandkeeper() {
-  local IFS=$'\n'
-  COMPREPLY=($(compgen -W "$(sandkeeper __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)" -- "${COMP_WORDS[COMP_CWORD]}"))
+  local word
+  COMPREPLY=()
+  while IFS= read -r word; do
+    COMPREPLY+=("$word")
+  done < <(sandkeeper __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
 }
 complete -o default -F _sandkeeper sandkeeper
 `,
@@ -69,15 +75,62 @@ func (c *completeCommand) Run(ctx context.Context, out *console.Console) error {
 	if n := len(c.Words); n > 0 {
 		last, c.Words = c.Words[n-1], c.Words[:n-1]
 	}
-	for _, word := range complete(k.Model.Node, c.Words, last) {
+	found, what := complete(k.Model.Node, c.Words, last)
+	if what == "run" || what == "thread" {
+		found = append(found, known(ctx, k, &grammar.globals, c.Words, what, last)...)
+	}
+	for _, word := range found {
 		fmt.Fprintln(out.Out, word)
 	}
 	return nil
 }
 
+// knownWithin bounds what a shell waits for names.
+const knownWithin = 2 * time.Second
+
+// plain are names that no shell takes for anything else: ids are chosen by hosts.
+var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:@+/-]*$`)
+
+// known are the runs that have not ended or still owe, or their threads, whose names begin
+// as last does, in the installation that the words name. What cannot be asked has none.
+func known(ctx context.Context, k *kong.Kong, g *globals, words []string, what, last string) []string {
+	line, err := kong.Trace(k, shielded(words))
+	if err != nil || line.Reset() != nil || line.Resolve() != nil {
+		return nil
+	}
+	_, _ = line.Apply() // as far as it can be read: the line is not whole yet
+	ctx, cancel := context.WithTimeout(ctx, knownWithin)
+	defer cancel()
+	in, err := open(ctx, g)
+	if err != nil {
+		return nil
+	}
+	runs, _, err := in.indexed(ctx)
+	if err != nil {
+		return nil
+	}
+	var found []string
+	for _, r := range runs {
+		name := r.RunKey
+		if what == "thread" {
+			name.Run = core.RunID(r.Thread)
+		}
+		text := name.String()
+		short, ok := strings.CutPrefix(text, untenanted)
+		if ok && !strings.Contains(short, "/") && !strings.HasPrefix(last, untenanted) {
+			text = short
+		}
+		if plain.MatchString(strings.TrimPrefix(text, untenanted)) && strings.HasPrefix(text, last) {
+			found = append(found, text)
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
 // complete walks the grammar along the words and returns those that may follow and
-// begin as last does.
-func complete(node *kong.Node, words []string, last string) []string {
+// begin as last does, and what is wanted there by name.
+func complete(node *kong.Node, words []string, last string) (found []string, what string) {
 	flags := flagsOf(nil, node)
 	arguments, open := 0, (*kong.Flag)(nil) // a flag whose value is to come
 	for _, word := range words {
@@ -96,11 +149,10 @@ func complete(node *kong.Node, words []string, last string) []string {
 			arguments++
 		}
 	}
-	var found []string
 	switch {
 	case open != nil:
-		found = enumOf(open.Value)
-	case strings.HasPrefix(last, "-"):
+		found, what = enumOf(open.Value), open.Name
+	case strings.HasPrefix(last, "-") && !strings.HasPrefix(last, untenanted):
 		found = slices.Collect(maps.Keys(flags))
 	default:
 		for _, child := range node.Children {
@@ -108,13 +160,17 @@ func complete(node *kong.Node, words []string, last string) []string {
 				found = append(found, child.Name)
 			}
 		}
-		if arguments < len(node.Positional) {
-			found = append(found, enumOf(node.Positional[arguments])...)
+		if n := len(node.Positional); n > 0 && (arguments < n || node.Positional[n-1].IsCumulative()) {
+			next := node.Positional[min(arguments, n-1)]
+			found, what = append(found, enumOf(next)...), next.Name
 		}
+	}
+	if what == "standing" {
+		found = append(found, standings...)
 	}
 	found = slices.DeleteFunc(found, func(word string) bool { return word == "" || !strings.HasPrefix(word, last) })
 	slices.Sort(found)
-	return slices.Compact(found)
+	return slices.Compact(found), what
 }
 
 func childOf(node *kong.Node, name string) *kong.Node {

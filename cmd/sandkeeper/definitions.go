@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/console"
@@ -181,5 +182,9 @@ func (c *definitionsShow) Run(ctx context.Context, in *installation, out *consol
 	if err != nil {
 		return err
 	}
-	return out.Print(d, func(w *console.Writer) { w.Line("%s", text) })
+	return out.Print(d, func(w *console.Writer) {
+		for line := range strings.SplitSeq(string(text), "\n") {
+			w.Line("%s", line)
+		}
+	})
 }

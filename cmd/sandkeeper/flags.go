@@ -55,6 +55,41 @@ func parseSpan(text string) (time.Duration, error) {
 // noTenant is the tenant of an installation that has only one.
 const noTenant = core.TenantID("-")
 
+// untenanted begins the name of such an installation's run.
+const untenanted = string(noTenant) + "/"
+
+// shield begins an argument that begins as a flag does and is none: -/run-1, the run of
+// an installation without tenants, as this tool itself prints it. No argument of a process
+// holds a zero byte.
+const shield = "\x00"
+
+// shielded marks such arguments for the parser, which would take them for flags.
+func shielded(args []string) []string {
+	args = slices.Clone(args)
+	for i, arg := range args {
+		if arg == "--" {
+			break
+		}
+		if strings.HasPrefix(arg, untenanted) {
+			args[i] = shield + arg
+		}
+	}
+	return args
+}
+
+// textMapper reads a text without its shield.
+type textMapper struct{}
+
+// Decode reads one value.
+func (textMapper) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("string", &text); err != nil {
+		return err
+	}
+	target.SetString(strings.TrimPrefix(text, shield))
+	return nil
+}
+
 // oneRun is the argument of a command about one run.
 type oneRun struct {
 	Run    string `arg:"" name:"run" help:"TENANT/RUN, or RUN alone where there are no tenants."`
@@ -70,32 +105,11 @@ func (o oneRun) key() (core.RunKey, error) {
 	return k, nil
 }
 
-// ownPrefix stands in arguments for the tenant "-" and its slash, which the tool prints and
-// the parser takes for a flag.
-const ownPrefix = "//"
-
-// withoutTenant is a command line whose arguments may be as the tool prints them.
-func withoutTenant(args []string) []string {
-	out := slices.Clone(args)
-	for i, arg := range out {
-		if arg == "--" {
-			break
-		}
-		if rest, found := strings.CutPrefix(arg, string(noTenant)+"/"); found {
-			out[i] = ownPrefix + rest
-		}
-	}
-	return out
-}
-
 // parseRun reads TENANT/RUN. A run's id may hold slashes, so that the first one
 // counts.
 func parseRun(tenant, text string) core.RunKey {
 	if tenant != "" {
 		return core.RunKey{Tenant: core.TenantID(tenant), Run: core.RunID(text)}
-	}
-	if run, found := strings.CutPrefix(text, ownPrefix); found {
-		return core.RunKey{Tenant: noTenant, Run: core.RunID(run)}
 	}
 	before, after, found := strings.Cut(text, "/")
 	if !found {

@@ -28,7 +28,6 @@ func TestBadInputIsOneClearErrorAndExitCode2(t *testing.T) {
 		args []string
 		says string
 	}{
-		"no command":                   {nil, "expected one of"},
 		"a command that is none":       {[]string{"reap"}, "unexpected argument reap"},
 		"a flag that is none":          {[]string{"runs", "--colour"}, "unknown flag --colour"},
 		"a status that is none":        {[]string{"runs", "--status", "done"}, "must be one of"},
@@ -48,6 +47,8 @@ func TestBadInputIsOneClearErrorAndExitCode2(t *testing.T) {
 		"a sum that is none":           {[]string{"cost", "--by", "week"}, "must be one of"},
 		"a shell that is none":         {[]string{"completion", "csh"}, "must be one of"},
 		"a run without an argument":    {[]string{"show"}, `expected "<run>"`},
+		"where to look it up":          {[]string{"checkpoints", "diff"}, "see sandkeeper checkpoints diff --help"},
+		"a tenant without a run":       {[]string{"-/run-1"}, "unexpected argument -/run-1"},
 		"a position that is no number": {[]string{"logs", "a/b", "--from", "end"}, "end"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -135,6 +136,83 @@ func TestARunIsNamedByTenantAndRun(t *testing.T) {
 	}
 }
 
+// TestARunWithoutATenantIsReadAsItIsPrinted: -/run-1 begins as a flag does and is none,
+// wherever a name or a text may stand.
+func TestARunWithoutATenantIsReadAsItIsPrinted(t *testing.T) {
+	for name, row := range map[string]struct {
+		args []string
+		got  func(c *commands) string
+		want string
+	}{
+		"an argument":        {[]string{"kill", "-/run-1", "--why", "x"}, func(c *commands) string { return c.Kill.oneRun.Run }, "-/run-1"},
+		"some of several":    {[]string{"sweep", "a/b", "-/run-1"}, func(c *commands) string { return strings.Join(c.Sweep.Runs, " ") }, "a/b -/run-1"},
+		"a thread":           {[]string{"checkpoints", "head", "-/thread-1"}, func(c *commands) string { return c.Checkpoints.Head.Thread }, "-/thread-1"},
+		"a flag's value":     {[]string{"audit", "trail", "--subject", "-/run-1"}, func(c *commands) string { return c.Audit.Trail.Subject }, "-/run-1"},
+		"behind two hyphens": {[]string{"show", "--", "-/run-1"}, func(c *commands) string { return c.Show.oneRun.Run }, "-/run-1"},
+		"a reason":           {[]string{"freeze", "--why", "-/run-1 loops"}, func(c *commands) string { return string(c.Freeze.Why) }, "-/run-1 loops"},
+	} {
+		var c commands
+		k, err := parser(t.Context(), &c, &console.Console{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := k.Parse(shielded(row.args)); err != nil || row.got(&c) != row.want {
+			t.Errorf("%s: %q, want %q: %v", name, row.got(&c), row.want, err)
+		}
+	}
+}
+
+// TestAWrongNameLeadsToTheRightOne, the likeliest first, and never to all there are.
+func TestAWrongNameLeadsToTheRightOne(t *testing.T) {
+	runs := []core.Run{}
+	for _, name := range []string{"acme/run-7f3a", "acme/run-7f3b", "zeta/run-7f3a", "-/nightly", "-/other"} {
+		runs = append(runs, core.Run{RunKey: parseRun("", name)})
+	}
+	for given, want := range map[string]string{
+		"run-7f3a":      "acme/run-7f3a zeta/run-7f3a",
+		"acme/run-7f":   "acme/run-7f3a acme/run-7f3b zeta/run-7f3a",
+		"acme/NIGHTLY":  "-/nightly",
+		"nightly-2":     "-/nightly",
+		"acme/7f3b":     "acme/run-7f3b",
+		"acme/anything": "",
+	} {
+		var got []string
+		for _, k := range meant(parseRun("", given), runs) {
+			got = append(got, k.String())
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: %q, want %q", given, got, want)
+		}
+	}
+	for n := range 2 * alikeMost {
+		runs = append(runs, core.Run{RunKey: core.RunKey{Tenant: "acme", Run: core.RunID(fmt.Sprintf("run-7f3a-%d", n))}})
+	}
+	if got := meant(parseRun("", "run-7f3a"), runs); len(got) != alikeMost {
+		t.Errorf("%d are named, want %d", len(got), alikeMost)
+	}
+}
+
+func TestWithoutACommandTheHelpIsPrinted(t *testing.T) {
+	if a := tool(t, "").wants(t, exitDone); !strings.Contains(a.out, "Usage: sandkeeper") || a.err != "" {
+		t.Errorf("stdout %q, stderr %q", a.out, a.err)
+	}
+}
+
+// TestMissingCredentialsAreSaidBeforeTheFirstCall, with the cure.
+func TestMissingCredentialsAreSaidBeforeTheFirstCall(t *testing.T) {
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_WEB_IDENTITY_TOKEN_FILE"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("AWS_CONFIG_FILE", os.DevNull)
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", os.DevNull)
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	a := tool(t, "", "runs", "--region", "eu-west-1").wants(t, exitUsage)
+	if !strings.Contains(a.err, "no AWS credentials: say --profile") {
+		t.Errorf("stderr %q", a.err)
+	}
+}
+
 func TestExitCodesTellWhatHappened(t *testing.T) {
 	for name, row := range map[string]struct {
 		err  error
@@ -179,6 +257,7 @@ func TestCompletionKnowsTheGrammar(t *testing.T) {
 		"flags of a command":          {[]string{"hold", "--"}, []string{"--for", "--until", "--why", "--dry-run", "--json"}, "--yes"},
 		"values of a flag":            {[]string{"cost", "--by", ""}, []string{"run", "tenant", "thread"}, "--by"},
 		"values of an argument":       {[]string{"mode", ""}, []string{"enforce", "observe"}, ""},
+		"standings":                   {[]string{"runs", "--standing", "ended"}, []string{"ended", "ended-owing", "ended-warm"}, "detached"},
 		"a command's own commands":    {[]string{"audit", "t"}, []string{"tasks", "trail"}, ""},
 		"behind a flag's value":       {[]string{"--region", "us-east-1", "ex"}, []string{"explain", "extend"}, ""},
 	} {
@@ -289,7 +368,7 @@ func TestAPrintedCommandNamesItsRun(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		parsed, err := parser.Parse(withoutTenant(typed(t, line)))
+		parsed, err := parser.Parse(shielded(typed(t, line)))
 		if err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}

@@ -34,6 +34,7 @@ var goldens = []golden{
 	{command: "apply", args: "apply FILE --yes"},
 	{command: "sweep", args: "sweep WORKS --yes"},
 	{command: "runs", args: "runs --thread works --tenant TENANT"},
+	{command: "runs", args: "runs --thread works --tenant TENANT --wide"},
 	{command: "show", args: "show WORKS"},
 	{command: "explain", args: "explain WORKS"},
 	{command: "logs", args: "logs DONE"},

@@ -132,6 +132,10 @@ func (g *globals) config(ctx context.Context) (aws.Config, error) {
 	if cfg.Region == "" {
 		return aws.Config{}, badInput("no Region: say --region or set AWS_REGION")
 	}
+	// Before the first call, whose error would be about that call.
+	if _, err := cfg.Credentials.Retrieve(ctx); err != nil && ctx.Err() != context.Canceled {
+		return aws.Config{}, badInput("no AWS credentials: say --profile or set AWS_PROFILE, and sign in (aws sso login): %v", err)
+	}
 	return cfg, nil
 }
 
@@ -175,7 +179,7 @@ func guard(g *globals, environ []string) error {
 		env = append(env, "AWS_PROFILE="+g.Profile)
 	}
 	if err := engine.Guard(env); err != nil {
-		return &refusedError{strings.ReplaceAll(err.Error(), "\n", "; ")}
+		return &refusedError{text: strings.ReplaceAll(err.Error(), "\n", "; ")}
 	}
 	return nil
 }
@@ -226,14 +230,22 @@ func (g *globals) describeStack(ctx context.Context, cfg aws.Config) (stack, err
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
 	answer, err := cloudformation.NewFromConfig(cfg).DescribeStacks(ctx, &cloudformation.DescribeStacksInput{StackName: &g.Stack})
-	if api, ok := errors.AsType[smithy.APIError](err); ok && api.ErrorCode() == "ValidationError" {
-		return stack{}, fmt.Errorf("stack %s in %s: %w: name it with --stack", g.Stack, cfg.Region, core.ErrNotFound)
+	absent := fmt.Errorf("stack %s in %s: %w: name it with --stack, its Region with --region", g.Stack, cfg.Region, core.ErrNotFound)
+	if api, ok := errors.AsType[smithy.APIError](err); ok {
+		switch api.ErrorCode() {
+		case "ValidationError":
+			return stack{}, absent
+		case "ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch":
+			return stack{}, fmt.Errorf("describe stack %s: these AWS credentials are not taken: sign in again, or say another --profile: %s", g.Stack, api.ErrorMessage())
+		case "AccessDenied", "AccessDeniedException":
+			return stack{}, fmt.Errorf("describe stack %s: %s (--output names outputs without asking)", g.Stack, api.ErrorMessage())
+		}
 	}
 	if err != nil {
 		return stack{}, fmt.Errorf("describe stack %s: %w", g.Stack, err)
 	}
 	if len(answer.Stacks) != 1 {
-		return stack{}, fmt.Errorf("stack %s in %s: %w: name it with --stack", g.Stack, cfg.Region, core.ErrNotFound)
+		return stack{}, absent
 	}
 	s := stack{status: string(answer.Stacks[0].StackStatus), outputs: map[names.Output]string{}}
 	for _, o := range answer.Stacks[0].Outputs {

@@ -39,11 +39,17 @@ func (c *logsCommand) Run(ctx context.Context, in *installation, out *console.Co
 		return badInput("from: want a byte position from 0 on, got %d", c.From)
 	}
 	t := &tail{in: in, key: key, at: c.From, live: c.Live, print: func(p pieceView) error { return printPiece(out, p) }}
-	for {
+	if out.OutTerminal && !out.JSON {
+		defer t.endLine(out)
+	}
+	for first := true; ; first = false {
 		ended, err := t.step(ctx)
+		if first && !ended && err == nil && t.at == c.From && !c.Live && !out.JSON {
+			out.Note("%s has not ended, and from byte %d on nothing is saved yet: --live reads in its sandbox", key, c.From)
+		}
 		switch {
 		case ctx.Err() != nil:
-			if line := core.CommandLine("logs", key, fmt.Sprintf("--from %d", t.at)); line != "" {
+			if line := core.CommandLine("logs", key, fmt.Sprintf("--from %d%s", t.at, c.flags())); line != "" {
 				out.Note("go on with: %s", line)
 			}
 			return ctx.Err()
@@ -57,6 +63,18 @@ func (c *logsCommand) Run(ctx context.Context, in *installation, out *console.Co
 		case <-time.After(c.Every.duration()):
 		}
 	}
+}
+
+// flags are those with which the command is to be given again.
+func (c *logsCommand) flags() string {
+	var text string
+	if c.Follow {
+		text += " --follow"
+	}
+	if c.Live {
+		text += " --live"
+	}
+	return text
 }
 
 // printPiece writes a piece: its exact bytes, unless a terminal would obey them.
@@ -88,6 +106,14 @@ type tail struct {
 
 	last []byte // the bytes before at that a sandbox gave
 	err  error  // why the sandbox could not be asked, the last time
+}
+
+// endLine ends a line that is not ended yet, whose newline may be the journal's own: what a
+// terminal shows next begins on one of its own.
+func (t *tail) endLine(out *console.Console) {
+	if n := len(t.last); n > 0 && t.last[n-1] != '\n' {
+		fmt.Fprintln(out.Out)
+	}
 }
 
 // step prints what there is now. ended says that nothing more will come.

@@ -167,7 +167,7 @@ func (c *applyCommand) Run(ctx context.Context, in *installation, out *console.C
 		return err
 	}
 	if install, region := in.out[names.OutInstall], in.cfg.Region; plan.Install != install || plan.Region != region {
-		return &refusedError{fmt.Sprintf("plan %s is of installation %s in %s, this is %s in %s", c.Plan, plan.Install, plan.Region, install, region)}
+		return &refusedError{text: fmt.Sprintf("plan %s is of installation %s in %s, this is %s in %s", c.Plan, plan.Install, plan.Region, install, region)}
 	}
 	if len(plan.Entries) == 0 {
 		nothing := core.SweepReport{Outcomes: map[core.Outcome]int{}, Runs: []core.RunReport{}}
@@ -286,7 +286,7 @@ func printSweep(out *console.Console, report core.SweepReport) error {
 	failed := report.Outcomes[core.FailedSweep] + report.Outcomes[core.ReclaimFailed] + len(report.Errors)
 	switch {
 	case planned > 0:
-		return &refusedError{fmt.Sprintf("the installation observes: %d runs were left as they were; sandkeeper mode enforce lets it act", planned)}
+		return &refusedError{text: fmt.Sprintf("the installation observes: %d runs were left as they were; sandkeeper mode enforce lets it act", planned)}
 	case failed > 0:
 		return fmt.Errorf("sweep: %d of what was to be done failed", failed)
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"reflect"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -74,7 +76,10 @@ func (e *usageError) Error() string { return e.text }
 func badInput(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
 
 // refusedError is a thing that this tool does not do as matters stand.
-type refusedError struct{ text string }
+type refusedError struct {
+	text   string
+	reason string // its word, if it has one
+}
 
 func (e *refusedError) Error() string { return e.text }
 
@@ -124,22 +129,46 @@ func run(ctx context.Context, args []string, out *console.Console) (code int) {
 			code = int(c)
 		}
 	}()
-	var c commands
-	k, err := parser(ctx, &c, out)
+	var (
+		c      commands
+		opened *installation
+	)
+	k, err := parser(ctx, &c, out, kong.BindSingletonProvider(func() (in *installation, err error) {
+		in, err = open(ctx, &c.globals)
+		opened = in
+		return in, err
+	}))
 	if err != nil {
 		return report(out, err)
 	}
-	parsed, err := k.Parse(withoutTenant(args))
+	unsetEmpty()
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	parsed, err := k.Parse(shielded(args))
 	out.JSON = c.JSON
 	if err != nil {
 		return report(out, err)
 	}
-	return report(out, parsed.Run())
+	if err = parsed.Run(); errors.Is(err, core.ErrNotFound) && opened != nil {
+		err = opened.alike(ctx, parsed.Selected().Target.Addr().Interface(), err)
+	}
+	return report(out, err)
+}
+
+// unsetEmpty takes variables that are set to nothing for those that are not set: a script
+// passes on what it has.
+func unsetEmpty() {
+	for _, name := range []string{"SANDKEEPER_STACK", "SANDKEEPER_OUTPUTS", "SANDKEEPER_LOCAL", "SANDKEEPER_AS"} {
+		if os.Getenv(name) == "" {
+			os.Unsetenv(name)
+		}
+	}
 }
 
 // parser is the grammar of the command line.
-func parser(ctx context.Context, c *commands, out *console.Console) (*kong.Kong, error) {
-	return kong.New(c,
+func parser(ctx context.Context, c *commands, out *console.Console, more ...kong.Option) (*kong.Kong, error) {
+	return kong.New(c, append(more,
 		kong.Name("sandkeeper"),
 		kong.Description("The end-of-life keeper of AI-agent sandboxes on Fargate."),
 		kong.Writers(out.Out, out.Err),
@@ -150,10 +179,10 @@ func parser(ctx context.Context, c *commands, out *console.Console) (*kong.Kong,
 			{Key: "checkpoints", Title: "Checkpoints of workspaces"}, {Key: "state", Title: "The installation"}, {Key: "machine", Title: "This machine"},
 		}),
 		kong.TypeMapper(spanType, spanMapper{}),
+		kong.KindMapper(reflect.String, textMapper{}),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(out, &c.globals),
-		kong.BindSingletonProvider(func() (*installation, error) { return open(ctx, &c.globals) }),
-	)
+	)...)
 }
 
 // errInterrupted is what there is to say of a command that Ctrl-C ended, unless the
@@ -178,16 +207,46 @@ func report(out *console.Console, err error) int {
 	if code == exitInterrupted && strings.HasSuffix(err.Error(), context.Canceled.Error()) {
 		err = errInterrupted // whatever call it was under
 	}
+	reason := reasonOf(err)
+	text := strings.ReplaceAll(strings.TrimSpace(err.Error()), shield, "")
+	if advice := core.Advice(reason); advice != "" {
+		text += ": " + advice
+	}
 	if out.JSON {
-		_ = printJSON(out.Err, map[string]string{"error": err.Error(), "code": codes[code]}) // stderr is the last resort
+		told := map[string]string{"error": text, "code": codes[code]}
+		if reason != "" {
+			told["reason"] = reason
+		}
+		_ = printJSON(out.Err, told) // stderr is the last resort
 		return code
 	}
-	text := strings.TrimSpace(err.Error())
 	fmt.Fprintln(out.Err, "sandkeeper: error: "+console.CleanLines(text))
-	if _, ok := errors.AsType[*kong.ParseError](err); ok {
-		fmt.Fprintln(out.Err, "see sandkeeper --help")
+	if e, ok := errors.AsType[*kong.ParseError](err); ok {
+		fmt.Fprintln(out.Err, "see "+helpOf(e.Context)+" --help")
 	}
 	return code
+}
+
+// reasonOf is the word of a refusal: why a condition did not hold.
+func reasonOf(err error) string {
+	if e, ok := errors.AsType[*core.RefusedError](err); ok {
+		return e.Why
+	}
+	if e, ok := errors.AsType[*refusedError](err); ok {
+		return e.reason
+	}
+	return ""
+}
+
+// helpOf is the command whose help tells how a line that could not be read is written.
+func helpOf(c *kong.Context) string {
+	path := "sandkeeper"
+	for _, p := range c.Path {
+		if p.Command != nil {
+			path += " " + p.Command.Name
+		}
+	}
+	return path
 }
 
 // span is a duration that may be told in days.

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/console"
@@ -14,13 +16,16 @@ import (
 // runsCommand lists runs.
 type runsCommand struct {
 	selection
-	Limit int `help:"Show no more than this many, the newest; 0 is all." default:"0"`
+	Since span   `help:"Only runs that began within this time, like 2h or 7d." placeholder:"DURATION"`
+	Sort  string `help:"By what: ${enum}." enum:"started,expires,saved,run" default:"started"`
+	Limit int    `help:"Show no more than this many, the first; 0 is all." default:"0"`
+	Wide  bool   `short:"w" help:"With epoch, definition and task."`
 }
 
 // selection says which runs a command is about.
 type selection struct {
 	Tenant   string   `help:"Only this tenant's." placeholder:"ID"`
-	Thread   string   `help:"The runs of a thread, ended ones too." placeholder:"ID"`
+	Thread   string   `help:"The runs of a thread, TENANT/THREAD, ended ones too." placeholder:"NAME"`
 	Status   []string `help:"Only those with a status: running, interrupted, completed, failed, aborted." enum:"running,interrupted,completed,failed,aborted"`
 	Standing []string `help:"Only those with a standing, such as detached or ended-owing." placeholder:"NAME"`
 	All      bool     `help:"All runs that there are, by a scan of the table."`
@@ -32,7 +37,20 @@ var standings = []string{
 	core.StandingEnding, core.StandingOwing, core.StandingWarm, core.StandingEnded, core.StandingLost,
 }
 
-// Run prints the runs, the newest first.
+// sorted puts runs in the order that was asked for.
+func (c *runsCommand) sorted(runs []core.Run, l core.Limits) {
+	before := map[string]func(a, b core.Run) int{
+		"started": func(a, b core.Run) int { return cmp.Compare(b.StartedAt, a.StartedAt) },
+		"saved":   func(a, b core.Run) int { return cmp.Compare(b.LogEnd, a.LogEnd) },
+		"expires": func(a, b core.Run) int { return cmp.Compare(uint64(expiry(a, l))-1, uint64(expiry(b, l))-1) }, // none comes last
+		"run":     func(core.Run, core.Run) int { return 0 },
+	}[c.Sort]
+	slices.SortFunc(runs, func(a, b core.Run) int {
+		return cmp.Or(before(a, b), strings.Compare(a.RunKey.String(), b.RunKey.String()))
+	})
+}
+
+// Run prints the runs, the newest first where nothing else is asked for.
 func (c *runsCommand) Run(ctx context.Context, in *installation, out *console.Console) error {
 	if c.Limit < 0 {
 		return badInput("limit: want a number from 0 on, got %d", c.Limit)
@@ -41,35 +59,47 @@ func (c *runsCommand) Run(ctx context.Context, in *installation, out *console.Co
 	if err != nil {
 		return err
 	}
+	now := core.MillisOf(time.Now())
+	if c.Since != 0 {
+		runs = slices.DeleteFunc(runs, func(r core.Run) bool { return now.Sub(r.StartedAt) > c.Since.duration() })
+	}
+	c.sorted(runs, in.limits)
 	if c.Limit > 0 && len(runs) > c.Limit {
 		runs = runs[:c.Limit]
 	}
-	now := core.MillisOf(time.Now())
 	views := []runView{}
 	for _, r := range runs {
 		views = append(views, viewRun(r, now, in.limits))
 	}
 	return out.Print(map[string]any{"runs": views, "unreadable": viewUnreadable(bad)}, func(w *console.Writer) {
-		printRuns(w, views, now)
+		printRuns(w, views, now, c.Wide)
 		for _, b := range bad {
 			w.Line("unreadable: %s: %v", b.RunKey, b.Err)
 		}
 	})
 }
 
-func printRuns(w *console.Writer, views []runView, now core.Millis) {
+func printRuns(w *console.Writer, views []runView, now core.Millis, wide bool) {
+	header := []string{"RUN", "THREAD", "STATUS", "STANDING", "AGE", "SAVED", "EXPIRES", "HELD"}
+	if wide {
+		header = append(header, "EPOCH", "DEFINITION", "TASK")
+	}
 	var rows [][]string
 	for _, v := range views {
 		held := ""
 		if v.Hold != nil && core.Millis(v.Hold.Until) > now {
 			held = "until " + v.Hold.Until.String()
 		}
-		rows = append(rows, []string{
+		row := []string{
 			v.RunKey.String(), string(v.Thread), string(v.Status), v.Standing, ago(core.Millis(v.StartedAt), now),
-			strconv.FormatInt(v.Epoch, 10), strconv.FormatInt(v.LogEnd, 10), v.ExpiresAt.String(), held, taskID(v.TaskARN),
-		})
+			size(v.LogEnd), v.ExpiresAt.String(), held,
+		}
+		if wide {
+			row = append(row, strconv.FormatInt(v.Epoch, 10), v.Definition, taskID(v.TaskARN))
+		}
+		rows = append(rows, row)
 	}
-	w.Table([]string{"RUN", "THREAD", "STATUS", "STANDING", "AGE", "EPOCH", "SAVED", "EXPIRES", "HELD", "TASK"}, rows, "no runs")
+	w.Table(header, rows, "no runs")
 }
 
 // read finds the selected runs, the newest first.
@@ -99,11 +129,11 @@ func (s selection) read(ctx context.Context, in *installation, out *console.Cons
 func (s selection) list(ctx context.Context, in *installation, out *console.Console) ([]core.Run, []core.Unreadable, error) {
 	switch {
 	case s.Thread != "":
-		tenant := noTenant
-		if s.Tenant != "" {
-			tenant = core.TenantID(s.Tenant)
+		thread, err := oneThread{s.Thread, s.Tenant}.key()
+		if err != nil {
+			return nil, nil, err
 		}
-		keys, err := in.reader.Thread(ctx, tenant, core.ThreadID(s.Thread))
+		keys, err := in.reader.Thread(ctx, thread.Tenant, thread.Thread)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -386,6 +386,9 @@ func TestLogsFollowsALiveRun(t *testing.T) {
 	gate := w.dir + "/" + rand.Text()
 	r := w.begin(t, agent{run: "followed", shell: "echo first; while [ ! -e " + gate + " ]; do sleep 0.1; done; echo second"})
 	w.wrote(t, r, "first")
+	if a := sandkeeper(t, "logs", r.RunKey.String()).wants(t, exitDone); a.out != "" || !strings.Contains(a.err, "--live") {
+		t.Errorf("before anything is saved: %q, %q", a.out, a.err)
+	}
 	command := w.command(t, "logs", r.RunKey.String(), "--follow", "--live", "--every", "200ms")
 	stdout, err := command.StdoutPipe()
 	if err != nil {

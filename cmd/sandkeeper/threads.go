@@ -73,7 +73,7 @@ func (c *threadsShow) Run(ctx context.Context, in *installation, out *console.Co
 		if codeOf(err) != exitRefused {
 			return err
 		}
-		v.Refused = err.Error()
+		v.Refused = strings.TrimSuffix(reasonOf(err)+": "+core.Advice(reasonOf(err)), ": ")
 		if err := in.checkpoint(ctx, "list", key, key, &listed); err != nil {
 			return err
 		}
@@ -132,9 +132,13 @@ func (v threadView) question() string {
 	return text
 }
 
-// holds says what there is of the thread.
+// holds says what there is of the thread. What a deletion that was refused did not count is
+// not known.
 func (v threadView) holds() []string {
 	parts := []string{strconv.Itoa(v.Checkpoints) + " checkpoints"}
+	if v.Refused != "" {
+		return parts
+	}
 	if v.Conversation {
 		parts = append(parts, "its conversation")
 	}

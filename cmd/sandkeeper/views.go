@@ -262,6 +262,18 @@ func reclaimText(v runView) string {
 	return text
 }
 
+// size is a number of bytes, for people.
+func size(n int64) string {
+	if n < 1<<10 {
+		return fmt.Sprintf("%d B", n)
+	}
+	units, value := "KMGT", float64(n)/(1<<10)
+	for value >= 1<<10 && len(units) > 1 {
+		units, value = units[1:], value/(1<<10)
+	}
+	return fmt.Sprintf("%.1f %ciB", value, units[0])
+}
+
 // taskID is the last part of a task's ARN.
 func taskID(arn string) string { return arn[strings.LastIndexByte(arn, '/')+1:] }
 

@@ -168,18 +168,20 @@ func (w *Writer) Pairs(pairs [][2]string) {
 }
 
 func (w *Writer) columns(rows [][]string) {
-	t := tabwriter.NewWriter(w.out, 0, 0, 2, ' ', 0)
+	var text strings.Builder
+	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	for _, cells := range rows {
 		clean := make([]string, len(cells))
 		for i, c := range cells {
 			clean[i] = Clean(c)
 		}
-		if w.err == nil {
-			_, w.err = fmt.Fprintln(t, strings.Join(clean, "\t"))
-		}
+		fmt.Fprintln(t, strings.Join(clean, "\t"))
 	}
-	if w.err == nil {
-		w.err = t.Flush()
+	t.Flush()
+	for line := range strings.Lines(text.String()) {
+		if w.err == nil {
+			_, w.err = fmt.Fprintln(w.out, strings.TrimRight(line, " \n"))
+		}
 	}
 }
 

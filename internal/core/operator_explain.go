@@ -374,6 +374,10 @@ var advice = map[string]string{
 	"launch-intent":          "its launch is under way",
 	"launch-running":         "its launch has its task, and the record will name it",
 	"launch-stopping":        "its launch failed, and what may have started is being stopped",
+	liveRun:                  "a run of the thread has not ended or owes its checkpoint, or one began less than five minutes ago",
+	used:                     "somebody has written the thread since it was looked at: look again",
+	"writer-conflict":        "somebody writes the thread right now: later",
+	"rewritten":              "its journal is not what was read before, or does not reach so far",
 	string(EndExpired):       "its time is over",
 	string(EndCancelled):     "its end was asked for",
 }
