@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	tea "charm.land/bubbletea/v2"
 
@@ -64,6 +65,18 @@ func TestNothingThatIsShownMovesTheCursor(t *testing.T) {
 	}
 }
 
+// fits reports whether what is drawn is no larger than the window, marks aside.
+func fits(drawn string, width, height int) bool {
+	lines := strings.Split(drawn, "\n")
+	for _, line := range lines {
+		text := strings.TrimSuffix(strings.TrimPrefix(line, marked), "\x1b[0m")
+		if utf8.RuneCountInString(text) > width {
+			return false
+		}
+	}
+	return len(lines) <= max(1, height)
+}
+
 func TestEveryWindowCanBeDrawn(t *testing.T) {
 	var runs []core.RunKey
 	for n := range 30 {
@@ -75,7 +88,9 @@ func TestEveryWindowCanBeDrawn(t *testing.T) {
 				w.Update(tea.WindowSizeMsg{Width: 10 * width, Height: height})
 				for _, p := range []*page{nil, {title: "t", text: "a\nb\nc\n", back: 7}} {
 					w.page = p
-					w.draw()
+					if drawn := w.draw(); !fits(drawn, 10*width, height) {
+						t.Fatalf("does not fit %d by %d:\n%s", 10*width, height, drawn)
+					}
 				}
 			}
 		}

@@ -16,7 +16,7 @@ func TestAnAgentThatRemovesTheRunsFilesIsNotDead(t *testing.T) {
 		b.mkdir()
 		text := "rm -rf " + b.dir + "; exec sleep 300"
 		working := b.start(core.JournalStart{Run: "r", Shell: text}, "")
-		for range 200 {
+		for range 1200 {
 			if _, err := os.Stat(b.dir); err != nil {
 				break
 			}

@@ -13,7 +13,8 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/localfargate"
 )
 
-const nonce = "00112233445566778899aabbccddeeff"
+// nonce is this process' own, as runs are told apart in one process table.
+var nonce = core.NewJournalNonce()
 
 func (b *sandbox) prober() *core.JournalProber {
 	return &core.JournalProber{Exec: b.exec, Format: core.DefaultJournal, Limits: core.DefaultLimits}

@@ -318,7 +318,7 @@ func TestNoFaultOfACompanionChangesARun(t *testing.T) {
 			if string(output) != "one\ntwo\n" || exit != 3 {
 				t.Errorf("output %q, exit %d", output, exit)
 			}
-			if after > side.Grace+2*time.Second {
+			if after > side.Grace+30*time.Second { // far less than what hangs would take
 				t.Errorf("the wrapper ended %s after the sentinel, %s after the begin; it says %s", after, time.Since(begun), b.said())
 			}
 			if stderr, _ := os.ReadFile(filepath.Join(b.dir, "r.err")); len(stderr) != 0 {
