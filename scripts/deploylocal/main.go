@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"syscall"
 
 	"github.com/aws/aws-sdk-go-v2/service/lambda"
 
@@ -21,7 +22,7 @@ func main() {
 	endpoint := flag.String("endpoint", "http://127.0.0.1:4566", "loopback URL of the engine")
 	ecs := flag.String("ecs-endpoint", "", "loopback URL of local Fargate (default: the engine's own ECS)")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *endpoint, *ecs); err != nil {
 		fmt.Fprintln(os.Stderr, err)

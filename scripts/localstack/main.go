@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"syscall"
 
 	"github.com/sandkeeper/sandkeeper/internal/engine"
 )
@@ -19,7 +20,7 @@ func main() {
 	endpoint := flag.String("endpoint", "http://127.0.0.1:4566", "loopback URL of the engine")
 	run := flag.String("run", "", "tests to run, as of go test (default: all)")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := test(ctx, *endpoint, *run); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -14,9 +14,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -28,7 +30,10 @@ func main() {
 	table := flag.String("table", "", "write what caught each, as a Markdown table, to this file")
 	learn := flag.Bool("learn", false, "look further for what tells a mutant that no kept script catches, and keep its script")
 	flag.Parse()
-	if err := run(*only, *table, *learn); err != nil {
+	// Interrupted, it leaves neither a process nor a directory behind.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *only, *table, *learn); err != nil {
 		fmt.Fprintln(os.Stderr, "mutations:", err)
 		os.Exit(1)
 	}
@@ -48,12 +53,12 @@ func (v verdict) String() string {
 	return fmt.Sprintf("caught    %s\n            by a script: %s\n            by episodes: %s", v.name, cmp.Or(v.script, "-"), cmp.Or(v.episodes, "-"))
 }
 
-func run(only, table string, learn bool) error {
+func run(ctx context.Context, only, table string, learn bool) error {
 	pattern, err := regexp.Compile(only)
 	if err != nil {
 		return fmt.Errorf("parse -run: %w", err)
 	}
-	dir, err := os.MkdirTemp("", "mutations")
+	dir, err := os.MkdirTemp("", "sandkeeper-mutations-")
 	if err != nil {
 		return fmt.Errorf("make a directory: %w", err)
 	}
@@ -67,7 +72,10 @@ func run(only, table string, learn bool) error {
 		if !pattern.MatchString(m.name) {
 			continue
 		}
-		v, err := try(dir, m, learn)
+		v, err := try(ctx, dir, m, learn)
+		if ctx.Err() != nil {
+			return context.Cause(ctx) // what came of this one says nothing
+		}
 		if err != nil {
 			return fmt.Errorf("try %q: %w", m.name, err)
 		}
@@ -101,13 +109,13 @@ func fit(dir string) error {
 }
 
 // try runs the simulation over one mutant.
-func try(dir string, m mutation, learn bool) (verdict, error) {
+func try(ctx context.Context, dir string, m mutation, learn bool) (verdict, error) {
 	v := verdict{mutation: m}
 	overlay, err := m.overlay(dir)
 	if err != nil {
 		return v, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	binary := filepath.Join(dir, "mutant.test")
 	build := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-c", "-o", binary, "./internal/sim")

@@ -11,8 +11,10 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -25,7 +27,9 @@ const writer = "internal/ddb/released_test.go"
 func main() {
 	from := flag.String("from", "HEAD~1", "commit whose code writes the rows")
 	flag.Parse()
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	said, err := check(ctx, *from)
 	if err != nil {
