@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	mathrand "math/rand/v2"
 	"slices"
 	"time"
 )
@@ -545,7 +546,10 @@ func (c *Reclaimer) stop(ctx context.Context, job ReclaimJob, row LedgerRow) (Re
 	if row.TaskARN == "" { // the sweep names it, or closes the row
 		return ReclaimDestroyFailed, c.postpone(ctx, job, row, ReclaimDestroyFailed, now.Add(c.Limits.RetryStop))
 	}
-	task, err := c.stopTask(ctx, row)
+	task, may, err := c.ask(ctx, row)
+	if !may {
+		return ReclaimFrozen, c.postpone(ctx, job, row, ReclaimFrozen, nowMillis().Add(c.Limits.Frozen))
+	}
 	if err != nil {
 		if later := c.postpone(ctx, job, row, ReclaimDestroyFailed, now.Add(c.backoff(row.Attempts))); later != nil {
 			return ReclaimDestroyFailed, later
@@ -553,6 +557,32 @@ func (c *Reclaimer) stop(ctx context.Context, job ReclaimJob, row LedgerRow) (Re
 		return ReclaimDestroyFailed, c.undestroyed(ctx, job, row, err)
 	}
 	return c.stopped(ctx, job, row, task)
+}
+
+// stopTries is how often one message asks ECS, which turns it away; stopWait is the least
+// time between the first two, and doubles.
+const (
+	stopTries = 3
+	stopWait  = time.Second
+)
+
+// ask has ECS asked to stop a task that may be stopped now, and asked again soon where it
+// turns that away; not once an operator has spoken meanwhile.
+func (c *Reclaimer) ask(ctx context.Context, row LedgerRow) (task Task, may bool, err error) {
+	for try := 1; ; try++ {
+		task, err = c.stopTask(ctx, row)
+		if !errors.Is(err, ErrTurnedAway) || try == stopTries {
+			return task, true, err
+		}
+		wait := stopWait << (try - 1)
+		if !waitUntil(ctx, time.Now().Add(wait+mathrand.N(wait))) {
+			return task, true, err
+		}
+		control, readErr := c.Controls.Control(ctx)
+		if readErr != nil || !mayStop(control, row.Unsealed) {
+			return Task{}, readErr != nil, readErr
+		}
+	}
 }
 
 // stopTask asks ECS to stop the task unless an earlier attempt already has: a

@@ -3,6 +3,7 @@ package core_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"testing"
 	"testing/synctest"
@@ -412,6 +413,48 @@ func TestACondemnedTaskWaitsForAThaw(t *testing.T) {
 		o.mark(0, core.ReclaimDestroyed)
 		o.check()
 	})
+}
+
+// TestAStopThatIsTurnedAwayIsAskedAgainSoon: a few times by one message, and not once the
+// installation is frozen, or its breaker trips, in between (I13).
+func TestAStopThatIsTurnedAwayIsAskedAgainSoon(t *testing.T) {
+	away := func() (core.Task, error) { return core.Task{}, fmt.Errorf("stop: %w", core.ErrTurnedAway) }
+	for what, tt := range map[string]struct {
+		spoken  core.Control // after the first
+		until   int          // from which on it is carried out
+		outcome core.ReclaimOutcome
+		stops   int
+		fails   bool
+	}{
+		"once":             {until: 2, outcome: core.ReclaimDestroyed, stops: 2},
+		"twice":            {until: 3, outcome: core.ReclaimDestroyed, stops: 3},
+		"each time":        {until: 9, outcome: core.ReclaimDestroyFailed, stops: 3, fails: true},
+		"before a freeze":  {until: 2, spoken: core.Control{Frozen: true}, outcome: core.ReclaimFrozen, stops: 1},
+		"before observing": {until: 2, spoken: core.Control{Mode: core.Observe}, outcome: core.ReclaimFrozen, stops: 1},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := owe(t, core.ReclaimEnd, nil)
+				o.stop = func() (core.Task, error) {
+					o.store.SetControl(tt.spoken)
+					if o.stops+1 >= tt.until {
+						o.stop = nil
+					}
+					return away()
+				}
+				begun := time.Now()
+				o.expect(o.job, tt.outcome, tt.fails)
+				if o.stops != tt.stops || time.Since(begun) > 10*time.Second {
+					t.Errorf("asked %d times in %s, want %d", o.stops, time.Since(begun), tt.stops)
+				}
+				if tt.outcome == core.ReclaimFrozen {
+					o.running(true, 1)
+				}
+				o.store.SetControl(core.Control{})
+				o.check()
+			})
+		})
+	}
 }
 
 // TestALedgerMessageStopsOnlyWhatIsCondemned: on an open launch or a task in service

@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -60,11 +61,16 @@ type TaskDescriber interface {
 	StartedBy(ctx context.Context, cluster, startedBy string) ([]string, error)
 }
 
+// ErrTurnedAway tells that a request was not carried out for a reason that passes in seconds:
+// a bucket is empty, a server busy.
+var ErrTurnedAway = errors.New("turned away")
+
 // TaskStopper stops tasks.
 type TaskStopper interface {
 	// Stop asks ECS to stop a task and returns it as ECS then describes it. A task
 	// that is stopping or stopped already is success; one that ECS does not know comes
-	// back missing.
+	// back missing. It asks once: before it is asked again the settings are read. An
+	// [ErrTurnedAway] says that it may be asked soon.
 	Stop(ctx context.Context, cluster, arn, reason string) (Task, error)
 }
 

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/aws-sdk-go-v2/service/ecs"
 	"github.com/aws/aws-sdk-go-v2/service/ecs/types"
 	"github.com/aws/smithy-go"
@@ -176,13 +177,25 @@ func (t *Tasks) Living(ctx context.Context, cluster string) ([]string, error) {
 // maxReason is the longest reason that StopTask takes, characters.
 const maxReason = 255
 
+// once has a call made once: the SDK would repeat it behind the back of whoever reads the
+// operator's settings before each.
+func once(o *ecs.Options) { o.RetryMaxAttempts = 1 }
+
+// turnedAway marks an error with which the SDK would have repeated the call.
+func turnedAway(err error) error {
+	if retry.NewStandard().IsErrorRetryable(err) {
+		return errors.Join(core.ErrTurnedAway, err)
+	}
+	return err
+}
+
 // Stop asks ECS to stop a task. ECS answers a task that it does not know any more
 // and a malformed id with one and the same code, so it is asked which it is.
 func (t *Tasks) Stop(ctx context.Context, cluster, arn, reason string) (core.Task, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	reason = string([]rune(reason)[:min(maxReason, len([]rune(reason)))])
-	out, err := t.ECS.StopTask(ctx, &ecs.StopTaskInput{Cluster: &cluster, Task: &arn, Reason: &reason})
+	out, err := t.ECS.StopTask(ctx, &ecs.StopTaskInput{Cluster: &cluster, Task: &arn, Reason: &reason}, once)
 	if err == nil && out.Task == nil {
 		return core.Task{}, fmt.Errorf("stop task %s: ECS answers without it", arn)
 	}
@@ -196,7 +209,7 @@ func (t *Tasks) Stop(ctx context.Context, cluster, arn, reason string) (core.Tas
 		}
 		err = errors.Join(err, describeErr)
 	}
-	return core.Task{}, fmt.Errorf("stop task %s: %w", arn, err)
+	return core.Task{}, fmt.Errorf("stop task %s: %w", arn, turnedAway(err))
 }
 
 // Start asks for one task.

@@ -543,3 +543,32 @@ func TestNoCallWaitsForEver(t *testing.T) {
 		})
 	}
 }
+
+// TestAStopIsAskedOnce: the SDK repeats it never, however it fails, and what passes in
+// seconds is told from what does not.
+func TestAStopIsAskedOnce(t *testing.T) {
+	for what, row := range map[string]struct {
+		status int
+		body   string
+		passes bool
+	}{
+		"an empty bucket":     {http.StatusBadRequest, `{"__type":"ThrottlingException","message":"Rate exceeded"}`, true},
+		"a busy server":       {http.StatusServiceUnavailable, `{"__type":"ServerException","message":"busy"}`, true},
+		"what is not allowed": {http.StatusBadRequest, `{"__type":"AccessDeniedException","message":"no"}`, false},
+		"no such cluster":     {http.StatusBadRequest, `{"__type":"ClusterNotFoundException","message":"no"}`, false},
+	} {
+		asked := 0
+		server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			asked++
+			_, _ = io.Copy(io.Discard, r.Body)
+			rw.Header().Set("Content-Type", "application/x-amz-json-1.1")
+			rw.WriteHeader(row.status)
+			fmt.Fprint(rw, row.body)
+		}))
+		_, err := (&ecstask.Tasks{ECS: client(server.URL)}).Stop(t.Context(), cluster, "arn", "why")
+		server.Close()
+		if err == nil || errors.Is(err, core.ErrTurnedAway) != row.passes || asked != 1 {
+			t.Errorf("%s: asked %d times, %v; want once, and that it passes: %t", what, asked, err, row.passes)
+		}
+	}
+}
