@@ -6,8 +6,10 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -219,7 +221,58 @@ var destructive = map[string]path{
 		},
 		destroyed: func(w *world) bool { return !w.kept().has("c1") }, blockedBy: []string{"observe", "freeze", "hold"},
 	},
+	"a thread's head is forgotten": {
+		site: "deletion.forget: ForgetThread", setUp: func(w *world) {
+			keptWarm(w)
+			w.kept().box("thread-r")
+			w.kept().must(w.kept().save(w.t.Context(), w.store.Process, "thread-r", "c1", tree{"a": "1"}))
+		},
+		attempt: func(w *world) { // no record of a checkpoint goes
+			p := w.failing("trim")
+			_, _ = w.kept().keeper(p).DeleteThread(w.t.Context(), core.DeleteThreadRequest{ThreadKey: thread("thread-r"), Apply: true})
+		},
+		destroyed: func(w *world) bool {
+			th, err := w.store.Thread(w.t.Context(), thread("thread-r"))
+			w.kept().must(err)
+			return th.Head == ""
+		},
+		blockedBy: []string{"observe", "freeze", "hold"},
+	},
+	"the copies of a sandbox that ends are dropped": {
+		site: "Reclaimer.dropSnapshots: DropSnapshots", setUp: func(w *world) {
+			w.copies = true
+			w.left("r", "x\n")
+			oldCopy(w)
+			w.fleet.Exit("r", 0)
+			sweepOnly(w)
+		},
+		attempt: reclaimOnly, destroyed: func(w *world) bool { return len(w.fleet.Snapshots()) == 0 }, blockedBy: []string{"observe", "freeze", "hold"},
+	},
+	"the older copies of a sandbox that is kept are dropped": {
+		site: "Reclaimer.dropSnapshots: DropSnapshots", setUp: func(w *world) {
+			w.copies = true
+			w.begin("r", func(q *core.RunRequest) { q.Reclaim, q.Snapshots = core.ReclaimIdle, core.SnapshotsAfterRun })
+			oldCopy(w)
+			w.fleet.Exit("r", 0)
+			w.detach("r")
+			sweepOnly(w)
+		},
+		attempt: reclaimOnly, destroyed: func(w *world) bool { return !slices.ContainsFunc(w.fleet.Snapshots(), isOldCopy) }, blockedBy: []string{"observe", "freeze", "hold"},
+	},
 }
+
+// oldCopy has the provider take a copy of the run's sandbox.
+func oldCopy(w *world) {
+	box, err := w.store.Sandbox(w.t.Context(), w.run("r").SandboxKey)
+	if err == nil {
+		_, err = w.fleet.View(w.store.Process).Snapshot(w.t.Context(), box, "old")
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func isOldCopy(id core.SnapshotID) bool { return strings.Contains(string(id), "old") }
 
 // kept is what the world's keeper of checkpoints keeps.
 func (w *world) kept() *keeping {
@@ -348,7 +401,7 @@ func TestNoDestructiveCallIsWithoutARow(t *testing.T) {
 	want := map[string]bool{
 		// Carriers and parts of one path, which decide nothing.
 		"ServeProbe: Terminate": true, "ServeProbe: Remove": true, "PrunePlan.remove: Remove": true,
-		"Reclaimer.condemn: Condemn": true,
+		"Reclaimer.condemn: Condemn": true, "deletion.forget: Trim": true,
 	}
 	for _, p := range destructive {
 		want[p.site] = true
@@ -383,6 +436,11 @@ func TestNoDestructiveCallIsWithoutARow(t *testing.T) {
 func destroyers(body *ast.BlockStmt) []string {
 	var out []string
 	ast.Inspect(body, func(n ast.Node) bool {
+		if made, ok := n.(*ast.CompositeLit); ok { // a transition
+			if id, ok := made.Type.(*ast.Ident); ok && slices.Contains(destroying, id.Name) {
+				out = append(out, id.Name)
+			}
+		}
 		call, ok := n.(*ast.CallExpr)
 		if !ok || len(call.Args) == 0 { // a timer's Stop takes nothing
 			return true
@@ -400,8 +458,129 @@ func destroyers(body *ast.BlockStmt) []string {
 }
 
 // destroying are the methods of ports that destroy: agents, tasks, journals, checkpoints,
-// pins, objects. So does an agent that is started to restore.
-var destroying = []string{"Stop", "Terminate", "Condemn", "Remove", "Delete", "Trim", "DeleteHead", "Unpin"}
+// pins, objects, copies; and the transition that does. So does an agent that is started to
+// restore.
+var destroying = []string{"Stop", "Terminate", "Condemn", "Remove", "Delete", "Trim", "DeleteHead", "Unpin", "DropSnapshots", "ForgetThread"}
+
+// sparing are the methods of ports that destroy nothing by themselves, and those of
+// transitions: they read, add, or move a record on a condition.
+var sparing = map[string]string{
+	"AgentStarter": "StartAgent", "AgentURL": "AgentURL", "Announcer": "Announce", "ArtifactReader": "ReadArtifact", "AuditLog": "Record",
+	"Blobs": "PutBlob Blob", "Budget": "Take", "Checkpointer": "Capture", "ControlWriter": "UpdateControl", "Controls": "Control",
+	"Cursors": "Cursor MoveCursor", "Definitions": "Definition", "ExecDialer": "Dial", "ExecSession": "Exec Close", "Executor": "Exec",
+	"Functions": "Invoke InvokeAsync", "GetGranter": "GrantGet", "JobStarter": "Start", "JournalDirectory": "List", "JournalPusher": "Push",
+	"JournalSource": "Read Stderr", "JournalUploader": "Upload", "Ledger": "Row PutIntent UpdateRow", "ManifestReader": "Facts Seal Check Diff",
+	"Meters": "Spent", "Notes": "Note PutNote MarkWarned", "Nudger": "Nudge", "Objects": "Stat Objects Prefixes GrantPut GrantGet",
+	"PageHolder": "HoldPages", "PageSession": "Page Close", "ProbeCaller": "Call", "Prober": "Probe Page", "Provider": "Resume",
+	"PruneStore": "Standing", "PutGranter": "GrantPut", "ReclaimQueue": "Send", "Relayer": "Exchange", "RunIndex": "Detached Due Load",
+	"RunLog": "Append Segments", "Runs": "Run Create Update", "SandboxIndex": "DueSandboxes", "SandboxTransactions": "Launch MoveDebt",
+	"Sandboxes": "Sandbox UpdateSandbox", "Secrets": "Resolve", "SessionTransactions": "Resume Continue", "Setups": "Setup", "ShardQueue": "SendShards",
+	"SnapshotKeeper": "Save Fork ReadArtifact", "Snapshotter": "Snapshot Restore", "Spool": "Pieces Piece", "SpoolQuotas": "SpendSpool",
+	"StepWitness": "StepEnded", "TaskDescriber": "Describe StartedBy", "TaskLister": "Living", "TaskRunner": "Start", "ThreadHistory": "ThreadRuns",
+	"ThreadKeeper": "Save Restore PutConversation", "Threads": "Thread UpdateThread Checkpoint FindCheckpoint Checkpoints Pins Artifacts Commit Fork PutArtifact",
+	"ControlTransition": "Name Apply Landed", "LedgerTransition": "Name Apply Landed", "SandboxTransition": "Name Apply Landed",
+	"ThreadTransition": "Name Apply Landed", "Transition": "Name Apply Landed",
+}
+
+// moving are the transitions that destroy nothing by themselves.
+var moving = strings.Fields(`AcquireLease AddBearer AddPending Append Attach BeginStep CancelDue Claim CloseRow Commit CountEnds Detach DoubtStep
+	EndRun EndStep Finish Fork Freeze Hint HoldExec Interrupt Lapse Launched LoseWorkspace MarkIdle MarkReclaiming MoveDebt NameInstance NameTask
+	NoteCheckpoint NoteFiles NotePrice NoteRun NoteSnapshot NoteStart NoteStep Postpone PutConversation RaiseFloor ReclaimDone ReclaimLater Release
+	ReleaseLease Renew RenewLease RequestCancel Resumed SetHold SetMode SetSpendCap SetTTL SettleDebt StartMeter StopLaunch Thaw Unmark`)
+
+// TestEveryWayToDestroyIsKnown: each method of a port, and each transition, is said to
+// destroy or not, so that a new one cannot be used before somebody has thought of it.
+func TestEveryWayToDestroyIsKnown(t *testing.T) {
+	sources(t, ".", func(name string, f *ast.File) {
+		if filepath.Dir(name) != "." {
+			return
+		}
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Name.Name == "Landed" {
+				name, _, _ := strings.Cut(functionName(fn), ".")
+				if slices.Contains(moving, name) == slices.Contains(destroying, name) {
+					t.Errorf("transition %s: say whether it destroys: in destroying, with a row, or in moving", name)
+				}
+			}
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			spec, ok := n.(*ast.TypeSpec)
+			if !ok {
+				return true
+			}
+			port, ok := spec.Type.(*ast.InterfaceType)
+			if !ok {
+				return true
+			}
+			known := strings.Fields(sparing[spec.Name.Name])
+			for _, m := range port.Methods.List {
+				for _, name := range m.Names { // those of an embedded port are known there
+					if slices.Contains(known, name.Name) == slices.Contains(destroying, name.Name) {
+						t.Errorf("method %s.%s: say whether it destroys: in destroying, with a row, or in sparing", spec.Name.Name, name.Name)
+					}
+				}
+			}
+			return true
+		})
+	})
+}
+
+// TestOnlyAdaptersDestroy: what destroys by the SDK stands behind a port of core, whose
+// callers have their rows; a dead letter that was sent again is removed by the tool itself.
+func TestOnlyAdaptersDestroy(t *testing.T) {
+	want := []string{
+		"cmd/sandkeeper redrive.one: DeleteMessageInput", "internal/ddb Transactions.condemnItems: Delete", "internal/ddb bundle.remove: Delete",
+		"internal/ecstask Tasks.Stop: StopTaskInput", "internal/s3blob Objects.Delete: DeleteObjectInput",
+	}
+	verbs := regexp.MustCompile(`^(Delete|Stop|Terminate|Purge|Remove|BatchWrite|Deregister|Cancel|Abort|Disable|Empty)\w*Input$|^Delete$|^DeleteRequest$`)
+	var got []string
+	for _, root := range []string{"functions", "cmd/sandkeeper", "client", "internal"} {
+		sources(t, filepath.Join("..", "..", root), func(name string, f *ast.File) {
+			dir, err := filepath.Rel(filepath.Join("..", ".."), filepath.Dir(name))
+			if err != nil || slices.Contains([]string{"internal/localfargate", "internal/engine", "internal/e2e", "internal/bench"}, dir) {
+				return
+			}
+			for _, d := range f.Decls {
+				fn, ok := d.(*ast.FuncDecl)
+				if !ok {
+					continue
+				}
+				ast.Inspect(fn, func(n ast.Node) bool {
+					if c, ok := n.(*ast.CompositeLit); ok {
+						if s, ok := c.Type.(*ast.SelectorExpr); ok && verbs.MatchString(s.Sel.Name) {
+							got = append(got, dir+" "+functionName(fn)+": "+s.Sel.Name)
+						}
+					}
+					return true
+				})
+			}
+		})
+	}
+	slices.Sort(got)
+	if got = slices.Compact(got); !slices.Equal(got, want) {
+		t.Errorf("requests that destroy: %q\nwant %q", got, want)
+	}
+}
+
+// sources visits the files of a directory and those below, but tests.
+func sources(t *testing.T, root string, visit func(name string, f *ast.File)) {
+	t.Helper()
+	files := 0
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return err
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err == nil {
+			files++
+			visit(name, f)
+		}
+		return err
+	})
+	if err != nil || files == 0 {
+		t.Fatalf("%d sources in %s, %v", files, root, err)
+	}
+}
 
 // isText reports whether an expression is the package that cuts texts.
 func isText(x ast.Expr) bool {
