@@ -59,8 +59,10 @@ func (t SetTTL) Apply(r Run) (Run, error) {
 	return r, nil
 }
 
-// Landed: the TTL is mine.
-func (t SetTTL) Landed(r Run) bool { return r.TTLSeconds == t.Seconds }
+// Landed: the TTL is mine, and in time.
+func (t SetTTL) Landed(r Run) bool {
+	return r.TTLSeconds == t.Seconds && r.Status == Running && r.Ending == nil
+}
 
 // AuditEntry is what an operator did, to what, and why. Entries are appended only.
 type AuditEntry struct {

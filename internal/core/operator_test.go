@@ -514,3 +514,48 @@ func TestEvidenceHasAllThatIsKnown(t *testing.T) {
 		}
 	}
 }
+
+// TestAnExtensionThatComesTooLateSaysSo, also one to what the run had already.
+func TestAnExtensionThatComesTooLateSaysSo(t *testing.T) {
+	by := core.By{Who: "ops", Why: "look"}
+	for what, extend := range map[string]func(o core.Operator, ctx context.Context) error{
+		"its time": func(o core.Operator, ctx context.Context) error { return o.Extend(ctx, key("r"), 3600, by) },
+		"its cap":  func(o core.Operator, ctx context.Context) error { return o.ExtendSpend(ctx, key("r"), hourly, by) },
+	} {
+		for _, stage := range []string{"ending", "ended", "paused"} {
+			t.Run(what+", "+stage, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t)
+					r := w.left("r", "works\n")
+					if err := extend(w.operator(), t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Hour)
+					p := w.store.Process
+					switch stage {
+					case "ending": // claimed, and its sandbox does not answer
+						p = w.failing("terminate")
+						w.sweepAs(p)
+						if w.run("r").Ending == nil {
+							t.Fatal("it does not end")
+						}
+					case "ended":
+						w.sweepAs(p)
+					case "paused":
+						r = w.run("r")
+						attached, err := w.store.Update(t.Context(), r.RunKey, core.Attach{Seen: r.Epoch, Nonce: "viewer", Now: now(), Until: now() + 1000})
+						if err == nil {
+							_, err = w.store.Update(t.Context(), r.RunKey, core.Interrupt{Epoch: attached.Epoch, Now: now(), Until: now().Add(time.Hour)})
+						}
+						if err != nil {
+							t.Fatal(err)
+						}
+					}
+					if err := extend(w.operator(), t.Context()); !core.Refused(err) {
+						t.Errorf("it is %s, and the extension says %v", stage, err)
+					}
+				})
+			})
+		}
+	}
+}

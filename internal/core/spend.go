@@ -268,8 +268,10 @@ func (t SetSpendCap) Apply(r Run) (Run, error) {
 	return r, nil
 }
 
-// Landed: the cap is mine.
-func (t SetSpendCap) Landed(r Run) bool { return r.SpendCap == t.Cap }
+// Landed: the cap is mine, and in time.
+func (t SetSpendCap) Landed(r Run) bool {
+	return r.SpendCap == t.Cap && r.Status == Running && r.Ending == nil
+}
 
 // Spends puts prices to what runs and tenants use, where somebody has set a cap.
 type Spends struct {
