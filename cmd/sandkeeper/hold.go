@@ -136,16 +136,12 @@ func (c *extendCommand) Run(ctx context.Context, in *installation, out *console.
 			}
 			return o.ExtendSpend(ctx, key, core.DollarsOf(c.SpendCap), by)
 		}
-		ttl := c.TTL.duration()
-		if c.By != 0 {
-			r, err := o.Runs.Run(ctx, key)
-			if err != nil {
-				return err
-			}
-			ttl = secondsOr(r.TTLSeconds, in.limits.RunTTL) + c.By.duration()
-		}
+		ttl := c.TTL.duration() + c.By.duration()
 		if ttl < time.Second {
 			return badInput("extend: want a second at least, got %s", ttl)
+		}
+		if c.By != 0 {
+			return o.ExtendBy(ctx, key, ttl, by)
 		}
 		return o.Extend(ctx, key, int64(ttl/time.Second), by)
 	}}.Run(ctx, in, out)

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -42,16 +43,20 @@ func (t SetHold) Landed(r Run) bool { return r.Hold == t.Hold }
 
 // SetTTL changes how long a run may stay detached. An expiry's claim carries the TTL
 // as it read it, so an extension and an expiry never both succeed (I8).
-type SetTTL struct{ Seconds int64 }
+type SetTTL struct {
+	Seconds int64
+	Was     *int64 // as read; nil: whatever it is
+}
 
 // Name is "extend".
 func (SetTTL) Name() string { return "extend" }
 
-// Apply: running, not ending. A pause has a time of its own.
+// Apply: running, not ending; the TTL as read, if it was. A pause has a time of its own.
 func (t SetTTL) Apply(r Run) (Run, error) {
 	if why := failing(
 		check{r.Status == Running, "not-running"},
 		check{r.Ending == nil, "ending"},
+		check{t.Was == nil || r.TTLSeconds == *t.Was, "ttl"},
 	); why != "" {
 		return refusal(t, r, why)
 	}
@@ -59,9 +64,10 @@ func (t SetTTL) Apply(r Run) (Run, error) {
 	return r, nil
 }
 
-// Landed: the TTL is mine, and in time.
+// Landed: the TTL is mine, and in time. From one that was read, another may have come to the
+// same: rather than lose an extension, one whose answer was lost is made twice.
 func (t SetTTL) Landed(r Run) bool {
-	return r.TTLSeconds == t.Seconds && r.Status == Running && r.Ending == nil
+	return t.Was == nil && r.TTLSeconds == t.Seconds && r.Status == Running && r.Ending == nil
 }
 
 // AuditEntry is what an operator did, to what, and why. Entries are appended only.
@@ -233,6 +239,35 @@ func (o *Operator) Extend(ctx context.Context, key RunKey, seconds int64, by By)
 		return err
 	}
 	if _, err := o.Runs.Update(ctx, key, SetTTL{Seconds: seconds}); err != nil {
+		return fmt.Errorf("extend run %s: %w", key, err)
+	}
+	return nil
+}
+
+// ExtendBy gives a run that much longer than it has, whoever else extends it meanwhile.
+func (o *Operator) ExtendBy(ctx context.Context, key RunKey, by time.Duration, who By) error {
+	if by < time.Second {
+		return fmt.Errorf("extend run %s: by: want a second at least, got %s", key, by)
+	}
+	if err := o.record(ctx, who, "extend", key.String(), "by "+by.String()); err != nil {
+		return err
+	}
+	var err error
+	for range rowTries {
+		var r Run
+		if r, err = o.Runs.Run(ctx, key); err != nil {
+			break
+		}
+		total := seconds(r.TTLSeconds, cmp.Or(o.Limits.RunTTL, DefaultLimits.RunTTL)) + by
+		if total < by { // beyond what a duration holds
+			total = math.MaxInt64
+		}
+		_, err = o.Runs.Update(ctx, key, SetTTL{Seconds: int64(total / time.Second), Was: new(r.TTLSeconds)})
+		if refusalOf(err) != "ttl" {
+			break
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("extend run %s: %w", key, err)
 	}
 	return nil

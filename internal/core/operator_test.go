@@ -559,3 +559,45 @@ func TestAnExtensionThatComesTooLateSaysSo(t *testing.T) {
 		}
 	}
 }
+
+// TestTwoExtensionsAtOnceAddUp: whatever the other operator does between the reading and the
+// write of one, none of their promises is taken back.
+func TestTwoExtensionsAtOnceAddUp(t *testing.T) {
+	by := core.By{Who: "ops", Why: "look"}
+	for what, other := range map[string]struct {
+		do   func(o core.Operator, ctx context.Context) error
+		want time.Duration
+	}{
+		"nobody": {func(core.Operator, context.Context) error { return nil }, 12 * time.Hour},
+		"by":     {func(o core.Operator, ctx context.Context) error { return o.ExtendBy(ctx, key("r"), 5*time.Hour, by) }, 17 * time.Hour},
+		"to":     {func(o core.Operator, ctx context.Context) error { return o.Extend(ctx, key("r"), 24*3600, by) }, 28 * time.Hour},
+		"alike":  {func(o core.Operator, ctx context.Context) error { return o.ExtendBy(ctx, key("r"), 4*time.Hour, by) }, 16 * time.Hour},
+		"ever":   {func(o core.Operator, ctx context.Context) error { return o.ExtendBy(ctx, key("r"), math.MaxInt64, by) }, math.MaxInt64 / time.Second * time.Second},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.left("r", "works\n")
+				o, done := w.operator(), false
+				mine := o
+				mine.Runs = w.store.NewProcess(mem.Faults{Before: func(_ context.Context, name string) {
+					if name == "extend" && !done {
+						done = true
+						if err := other.do(o, t.Context()); err != nil {
+							t.Error(err)
+						}
+					}
+				}})
+				if err := mine.ExtendBy(t.Context(), key("r"), 4*time.Hour, by); err != nil {
+					t.Fatal(err)
+				}
+				if got := time.Duration(w.run("r").TTLSeconds) * time.Second; got != other.want {
+					t.Errorf("it may stay %s, want %s", got, other.want)
+				}
+				if got := outcomes(w.tick())["r"]; got != core.Producing {
+					t.Errorf("then it is %s", got)
+				}
+			})
+		})
+	}
+}

@@ -165,6 +165,7 @@ var runRefusals = []refusalCase[core.Run]{
 	{"hold taken back that another replaced", core.SetHold{Hold: core.Hold{Until: 800}, Was: &hold.Hold}, terminalRun(), "hold"},
 	{"hold of a run whose sandbox is gone", hold, changed(terminalRun(), func(r *core.Run) { r.Row = core.RowNone }), "reclaimed"},
 	{"extend of an ended run", core.SetTTL{Seconds: 61}, terminalRun(), "not-running"},
+	{"extend of a time that has moved", core.SetTTL{Seconds: 61, Was: new(int64(7))}, detachedRun(), "ttl"},
 	{"extend of a run whose end is decided", core.SetTTL{Seconds: 61}, changed(detachedRun(), endDecided), "ending"},
 	{"finish that owes a checkpoint and leaves no mark", changed(finish, func(f *core.Finish) { f.Owes = true }), attachedRun(), "owes"},
 	{"finish that owes what it has stored", changed(finish, func(f *core.Finish) { f.Owes, f.Reclaim, f.Stored = true, core.ReclaimEnd, "c" }), attachedRun(), "stored"},

@@ -69,6 +69,9 @@ func runChange(key core.RunKey, t core.Transition) (*change, error) {
 		endRun(c, t)
 	case core.SetTTL:
 		c.need(is("status", core.Running), gone("ending"))
+		if t.Was != nil {
+			c.need(is("ttlSeconds", *t.Was))
+		}
 		c.set("ttlSeconds", t.Seconds)
 	case core.SetSpendCap:
 		c.need(is("status", core.Running), gone("ending"))

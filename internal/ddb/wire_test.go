@@ -160,6 +160,7 @@ func TestEveryTransitionIsOneConditionalRequest(t *testing.T) {
 		{core.SetSpendCap{Cap: 9}, "(status = running) AND (attribute_not_exists (ending))"},
 		{core.NotePrice{Epoch: 4, TaskARN: "a", Price: 9}, "(status = running) AND (driverEpoch = 4) AND (taskArn = a)"},
 		{core.SetTTL{Seconds: 9}, "(status = running) AND (attribute_not_exists (ending))"},
+		{core.SetTTL{Seconds: 9, Was: new(int64(7))}, "(status = running) AND (attribute_not_exists (ending)) AND (ttlSeconds = 7)"},
 	}
 	for _, tt := range tests {
 		client, v := dial(t, says(`{}`))

@@ -188,7 +188,13 @@ var runTransitions = map[string]drawing[core.Run, core.Transition]{
 			Epoch: as(rt, "epoch", r.Epoch, epochs), TaskARN: as(rt, "task", r.TaskARN, tasks), Price: 1 + amounts.Draw(rt, "noted"),
 		}
 	}},
-	"SetTTL": {shape: live, draw: func(rt *rapid.T, r core.Run) core.Transition { return core.SetTTL{Seconds: sizes.Draw(rt, "seconds")} }},
+	"SetTTL": {shape: live, draw: func(rt *rapid.T, r core.Run) core.Transition {
+		t := core.SetTTL{Seconds: sizes.Draw(rt, "seconds")}
+		if booleans.Draw(rt, "as read") {
+			t.Was = new(as(rt, "was", r.TTLSeconds, sizes))
+		}
+		return t
+	}},
 }
 
 // in brings a record to a status and a row.
