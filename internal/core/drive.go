@@ -541,7 +541,7 @@ func (s *Sweep) close(ctx context.Context, j job, end ended, entry RunReport) (R
 	}
 	entry.Outcome, entry.Status, entry.ExitCode = outcomeOf(r, j.decision), r.Status, r.ExitCode
 	entry.SavedUSD = j.task.Size.Hourly() * SavedTime(r, s.Limits).Hours()
-	notice := endNotice(r, entry)
+	notice := endNotice(r, entry.Outcome, entry.Reason)
 	if r.Row != RowReclaim {
 		return entry, notice
 	}

@@ -37,6 +37,10 @@ type Notice struct {
 	Due     Millis `json:"due,omitempty"`
 	Command string `json:"command,omitempty"`
 
+	// Incomplete says that the transcript was closed without its end, although the run's task
+	// lived: what the agent wrote last is lost.
+	Incomplete bool `json:"incomplete,omitempty"`
+
 	// Checkpoint is how that of the run stands, of checkpoint.failed.
 	Checkpoint CheckpointState `json:"checkpoint,omitempty"`
 }
@@ -53,13 +57,18 @@ var noticeOf = map[Outcome]NoticeType{
 	Expired: NoticeExpired, Lost: NoticeLost, Died: NoticeLost,
 }
 
-// endNotice announces a run that a sweep closed.
-func endNotice(r Run, e RunReport) Notice {
-	n := Notice{
-		Type: noticeOf[e.Outcome], RunKey: r.RunKey, Thread: r.Thread, Outcome: e.Outcome, Status: r.Status,
-		ExitCode: r.ExitCode, Reason: e.Reason, TaskARN: r.TaskARN, At: r.FinishedAt,
+// endNotice announces a run that was closed.
+func endNotice(r Run, of Outcome, reason string) Notice {
+	return Notice{
+		Type: noticeOf[of], RunKey: r.RunKey, Thread: r.Thread, Outcome: of, Status: r.Status,
+		ExitCode: r.ExitCode, Reason: reason, TaskARN: r.TaskARN, At: r.FinishedAt, Incomplete: r.Transcript.cutOff() && of != Lost,
 	}
-	return n
+}
+
+// cutOff reports whether the end of the journal is missing, not only the middle of one that
+// is too long.
+func (t *Transcript) cutOff() bool {
+	return t != nil && !t.Complete && (t.Omitted == 0 || t.Side != "")
 }
 
 // noticesOf announces the states that a note says have just begun.

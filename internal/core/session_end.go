@@ -181,7 +181,8 @@ func (s *Session) spared(r Run) bool {
 	return r.Sealed == nil && !s.begun(r) && r.TaskARN != "" && r.Start.Resumed && r.Ending != nil && r.Ending.Reason == EndFailed
 }
 
-// conclude writes the end of a run, announces its mark, and gives the lease back.
+// conclude writes the end of a run, announces its mark, gives the lease back, and tells
+// other systems.
 func (s *Session) conclude(ctx context.Context, r Run, t Finish) (Run, error) {
 	r, err := s.runs().Update(ctx, r.RunKey, t)
 	if err != nil {
@@ -191,7 +192,22 @@ func (s *Session) conclude(ctx context.Context, r Run, t Finish) (Run, error) {
 	if err := s.announce(ctx, r); err != nil {
 		s.log().WarnContext(ctx, "announce end", "phase", string(phaseOf(r)), "run", r.RunKey.String(), "err", err)
 	}
+	s.tell(ctx, r)
 	return r, nil
+}
+
+// byHost is the evidence of an end that no sweep found.
+const byHost = "ended by its host"
+
+// tell tells other systems of a run that its host has ended, as a sweep does of those that
+// it ends. It is not worth failing for.
+func (s *Session) tell(ctx context.Context, r Run) {
+	if s.Launcher.Announcer == nil {
+		return
+	}
+	if err := s.Launcher.Announcer.Announce(ctx, []Notice{endNotice(r, outcomeOf(r, decision{}), byHost)}); err != nil {
+		s.log().WarnContext(ctx, "announce", "run", r.RunKey.String(), "err", err)
+	}
 }
 
 // announce sends the message of an ended run's mark, where there is one. A sweep sends
