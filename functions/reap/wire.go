@@ -13,6 +13,7 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/ecstask"
 	"github.com/sandkeeper/sandkeeper/internal/lambdafn"
 	"github.com/sandkeeper/sandkeeper/internal/lambdaprobe"
+	"github.com/sandkeeper/sandkeeper/internal/metrics"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 	"github.com/sandkeeper/sandkeeper/internal/s3blob"
 	"github.com/sandkeeper/sandkeeper/internal/spokes"
@@ -41,7 +42,7 @@ func wire(b *boot.Boot) *core.Sweep {
 		Functions: &lambdafn.Functions{Lambda: functions, Allowed: lambdafn.Allowed(b.Get(names.HostFunctions))},
 		Queue:     sqsout.New(queues, b.Get(names.ReclaimQueue)),
 		Fanout:    sqsout.NewShards(queues, b.Get(names.ShardQueue)),
-		Announcer: ebout.New(eventbridge.NewFromConfig(b.AWS), b.Get(names.EventBus)),
+		Announcer: metrics.Losses{To: ebout.New(eventbridge.NewFromConfig(b.AWS), b.Get(names.EventBus)), Meter: b.Meter, Log: b.Log},
 		Install:   b.Get(names.Install), Provider: ecstask.Provider, Cluster: b.Get(names.Cluster), Abroad: b.Places.Abroad(),
 		Checkpoint: core.CheckpointFinished,
 		Limits:     limits, Logger: b.Log,

@@ -14,6 +14,7 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/ecstask"
 	"github.com/sandkeeper/sandkeeper/internal/lambdacheckpoint"
 	"github.com/sandkeeper/sandkeeper/internal/lambdafn"
+	"github.com/sandkeeper/sandkeeper/internal/metrics"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 	"github.com/sandkeeper/sandkeeper/internal/spokes"
 )
@@ -43,7 +44,7 @@ func wire(b *boot.Boot) *core.Reclaimer {
 		Checkpoints: &lambdacheckpoint.Caller{
 			Lambda: functions, Function: b.Get(names.CheckpointFunction), Timeout: limits.CaptureCall,
 		},
-		Announcer: ebout.New(eventbridge.NewFromConfig(b.AWS), b.Get(names.EventBus)),
+		Announcer: metrics.Losses{To: ebout.New(eventbridge.NewFromConfig(b.AWS), b.Get(names.EventBus)), Meter: b.Meter, Log: b.Log},
 		Functions: &lambdafn.Functions{Lambda: functions, Allowed: lambdafn.Allowed(b.Get(names.HostFunctions))}, Logger: b.Log,
 		OnFailure: onFailure[b.Get(names.OnFailure)],
 		Provider:  ecstask.Provider, Limits: limits,

@@ -31,7 +31,7 @@ func main() {
 		LogBucket: b.Get(names.LogBucket), ReclaimQueue: b.Get(names.ReclaimQueue), EventBus: b.Get(names.EventBus),
 		CheckpointFunction: b.Get(names.CheckpointFunction), ToolsFunction: b.Get(names.ToolsFunction), ReapFunction: b.Get(names.ReapFunction),
 		Cluster: b.Get(names.Cluster), Install: b.Get(names.Install), HostFunctions: wiring.HostFunctions(b.Get(names.HostFunctions)),
-		Quota: allowed.Quota(each), Limits: b.Limits, Logger: b.Log,
+		Quota: allowed.Quota(each), Limits: b.Limits, Logger: b.Log, Meter: b.Meter,
 	}.Session()
 	lambda.StartHandlerFunc(boot.Metered(b, false, handler{session, allowed, b.Log, b.Meter}.handle))
 }

@@ -46,7 +46,7 @@ var Alarms = []Alarm{
 	{"reclaim-failures", ReclaimFailures, "Sum", 0, false, 3 * minutes, 2, NotBreaching,
 		"Sandboxes of ended runs cannot be ended, or not yet."},
 	{"checkpoint-failures", CheckpointFailures, "Sum", 0, false, minutes, 1, NotBreaching,
-		"A workspace could not be stored or restored; finished work may be lost."},
+		"A workspace could not be stored or restored, or a transcript lacks its end; finished work may be lost."},
 	{"run-unexamined", OldestUnexaminedSeconds, "Maximum", 900, false, minutes, 2, Ignore,
 		"Sweeps do not come round: a run has waited for a quarter of an hour to be looked at."},
 	{"unknown-ratio", UnknownRatio, "Average", 50, false, minutes, 3, NotBreaching,

@@ -46,6 +46,7 @@ const (
 	TasksOurs          Name = "TasksOurs"
 	SandboxesIdle      Name = "SandboxesIdle"
 	JournalsPruned     Name = "JournalsPruned"
+	WorkspacesLost     Name = "WorkspacesLost"
 	CheckpointsMade    Name = "CheckpointsMade"
 	CheckpointBytes    Name = "CheckpointBytes"
 	CheckpointFiles    Name = "CheckpointFiles"
@@ -54,6 +55,8 @@ const (
 	ObjectsMissing     Name = "ObjectsMissing"
 	CollectionsFailed  Name = "CollectionsFailed"
 	ReclaimsUnreadable Name = "ReclaimsUnreadable"
+
+	TranscriptsIncomplete Name = "TranscriptsIncomplete"
 )
 
 // Unit is a unit as CloudWatch spells it.
@@ -104,7 +107,7 @@ var reclaimOutcomes = []core.ReclaimOutcome{
 }
 
 // All lists every metric and property, the charged ones first.
-var All = slices.Concat(charged, ofSweeps(), ofReclaims(), ofDays, ofCheckpoints)
+var All = slices.Concat(charged, ofSweeps(), ofReclaims(), ofDays, ofLosses, ofCheckpoints)
 
 var charged = []Metric{
 	{OldestUnexaminedSeconds, Seconds, true, true, false, []names.Function{names.Reap},
@@ -123,8 +126,8 @@ var charged = []Metric{
 		"What the tasks without a live run cost, dollars an hour at list prices, as an hourly audit finds them: a level, not a sum."},
 	{ReclaimFailures, Count, true, false, true, []names.Function{names.Reclaim},
 		"Messages whose sandbox could not be ended; they come again, and in the end are dead letters."},
-	{CheckpointFailures, Count, true, false, true, []names.Function{names.Reclaim, names.Checkpoint},
-		"Workspaces that could not be stored, or restored."},
+	{CheckpointFailures, Count, true, false, true, []names.Function{names.Reclaim, names.Checkpoint, names.Reap, names.Session},
+		"Workspaces that could not be stored or restored, or are lost, and transcripts that were closed without their end."},
 	{ExitToStoppedSeconds, Seconds, true, false, false, []names.Function{names.Reap},
 		"From an agent's end, as far as it is known, to the end of its task. Without an exit nudge the end is when a sweep saw it."},
 }
@@ -162,6 +165,14 @@ var ofDays = []Metric{
 	{TasksOurs, Count, false, false, false, []names.Function{names.Reap}, "Of them, this installation's."},
 	{SandboxesIdle, Count, false, false, false, []names.Function{names.Reap}, "Of them, those kept warm for their thread's next turn."},
 	{JournalsPruned, Count, false, false, false, []names.Function{names.Reap}, "Idle sandboxes from which journals of ended runs were removed."},
+}
+
+// announcing are the functions that tell what became of runs.
+var announcing = []names.Function{names.Reap, names.Reclaim, names.Session}
+
+var ofLosses = []Metric{
+	{WorkspacesLost, Count, false, false, false, announcing, "Workspaces that were to be stored and never will be. The line comes only where there is a loss."},
+	{TranscriptsIncomplete, Count, false, false, false, announcing, "Transcripts that were closed without their end although the run's task lived. On the same line."},
 }
 
 var ofCheckpoints = []Metric{

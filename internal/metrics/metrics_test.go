@@ -41,14 +41,19 @@ func emitted(t *testing.T, f names.Function, v metrics.Values) (line, map[string
 		t.Fatalf("wrote %d lines: %s", n, out.Bytes())
 	}
 	var l line
-	members := map[string]any{}
 	if err := json.Unmarshal(out.Bytes(), &l); err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(out.Bytes(), &members); err != nil {
+	return l, membersOf(t, out.Bytes())
+}
+
+func membersOf(t *testing.T, line []byte) map[string]any {
+	t.Helper()
+	members := map[string]any{}
+	if err := json.Unmarshal(line, &members); err != nil {
 		t.Fatal(err)
 	}
-	return l, members
+	return members
 }
 
 func TestALineIsEmbeddedMetricFormat(t *testing.T) {

@@ -31,6 +31,7 @@ var (
 	failedSweep   = Line{"reap", "ERROR", []string{"err"}}
 	failedReclaim = Line{"reclaim", "ERROR", []string{"run", "instance", "kind", "outcome", "err"}}
 	failedStep    = Line{"step", "WARN", []string{"tenant", "thread", "id", "kind", "reason", "outcome"}}
+	lostWork      = Line{"loss", "WARN", []string{"run", "thread", "kind", "status", "reason", "task"}}
 	decidedRun    = Line{"run", "", []string{"run", "outcome"}}
 	unknownRun    = Line{"run", "", []string{"run", "outcome", "reason", "healing"}}
 )
@@ -45,8 +46,8 @@ var Queries = []Query{
 	sums("reclaims", "sandboxes by outcome", reclaim, "ReclaimsDestroyed", "ReclaimsIdle", "ReclaimsCapturing", "ReclaimsHeld", "ReclaimsFrozen", "ReclaimsDestroyFailed"),
 	{"reclaim-failures", "reclaims that failed", queryReclaimFailures, reclaim, []Line{failedReclaim}},
 	sums("checkpoints", "workspaces stored", checkpoint, CheckpointsMade, CheckpointFiles, CheckpointFailures),
-	{"checkpoint-failures", "checkpoints that failed", queryCheckpointFailures, []names.Function{names.Checkpoint, names.Reclaim},
-		[]Line{failedStep, {"reclaim", "", []string{"run", "instance", "kind", "outcome"}}}},
+	{"checkpoint-failures", "checkpoints that failed", queryCheckpointFailures, []names.Function{names.Checkpoint, names.Reclaim, names.Reap, names.Session},
+		[]Line{failedStep, {"reclaim", "", []string{"run", "instance", "kind", "outcome"}}, lostWork}},
 	{"refusals", "refusals", queryRefusals, []names.Function{names.Reap, names.Session, names.Checkpoint},
 		[]Line{{"run", "", []string{"run", "outcome", "reason"}}, {"session", "WARN", []string{"operation", "code", "run", "err"}}}},
 	{"throttles", "throttles", queryThrottles, []names.Function{names.Reap, names.Probe, names.Reclaim, names.Checkpoint, names.Session},
@@ -86,8 +87,8 @@ fields @timestamp, message, instance, kind, outcome, status, reason, healing, ex
 | sort @timestamp desc
 | limit 100`
 
-	queryCheckpointFailures = `fields @timestamp, tenant, thread, id, kind, reason, run, instance, outcome
-| filter (message = "step" and outcome = "failed") or (message = "reclaim" and outcome = "checkpoint-failed")
+	queryCheckpointFailures = `fields @timestamp, message, tenant, thread, id, kind, reason, run, instance, outcome
+| filter (message = "step" and outcome = "failed") or (message = "reclaim" and outcome = "checkpoint-failed") or message = "loss"
 | sort @timestamp desc
 | limit 100`
 

@@ -23,6 +23,7 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/ecstask"
 	"github.com/sandkeeper/sandkeeper/internal/lambdacheckpoint"
 	"github.com/sandkeeper/sandkeeper/internal/lambdafn"
+	"github.com/sandkeeper/sandkeeper/internal/metrics"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 	"github.com/sandkeeper/sandkeeper/internal/s3blob"
 	"github.com/sandkeeper/sandkeeper/internal/spokes"
@@ -46,7 +47,8 @@ type Installation struct {
 	HostFunctions []string // that definitions may name as tools and hooks
 	Quota         core.Quota
 	Limits        core.Limits
-	Logger        *slog.Logger // nil: nothing is logged
+	Logger        *slog.Logger   // nil: nothing is logged
+	Meter         *metrics.Meter // nil: nothing is measured
 	// Holds says that the process lives on between two calls: it holds a session with the
 	// sandbox of each run that is followed.
 	Holds bool
@@ -94,7 +96,7 @@ func (i Installation) launcher(db *dynamodb.Client, tasks *ecstask.Tasks, exec c
 		Provider:     core.TaskProvider{TaskAPI: tasks, AgentStarter: core.JournalStarter{Exec: exec, Format: core.DefaultJournal}},
 		Queue:        sqsout.New(sqs.NewFromConfig(i.AWS), i.ReclaimQueue),
 		Threads:      ddb.NewThreads(db, i.CheckpointsTable),
-		Announcer:    ebout.New(eventbridge.NewFromConfig(i.AWS), i.EventBus),
+		Announcer:    metrics.Losses{To: ebout.New(eventbridge.NewFromConfig(i.AWS), i.EventBus), Meter: i.Meter, Log: i.Logger},
 		Limits:       i.Limits, Install: i.Install, Quota: i.Quota,
 	}
 }
