@@ -7,6 +7,7 @@ import (
 
 	"github.com/sandkeeper/sandkeeper/internal/console"
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/ecstask"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
@@ -44,7 +45,7 @@ type findingView struct {
 
 // cures say what there is to do about a finding.
 var cures = map[core.AuditKind]string{
-	core.AuditLeaked:     "look whose it is; aws ecs stop-task ends it, or the stack's audit does where its policy says so",
+	core.AuditLeaked:     "look whose it is; aws ecs stop-task ends it, or the hourly audit does with the choice leaks=stop",
 	core.AuditUnwatched:  "look at its record with sandkeeper show; kill its run, or stop its task",
 	core.AuditLost:       "nothing: the next sweep closes the run, unless the installation observes or is frozen",
 	core.AuditIdleGone:   "nothing: reclaim drops the record when it is due, and a new turn gets a new task",
@@ -99,7 +100,7 @@ func (in *installation) audit(ctx context.Context, grace time.Duration) (core.Au
 	limits.LeakGrace = grace
 	a := core.Auditor{
 		Lister: in.tasks, Tasks: in.tasks, Runs: in.runs, Index: in.runs, Sandboxes: in.boxes, Ledger: in.boxes, Due: in.boxes,
-		Install: in.out[names.OutInstall], Cluster: in.out[names.OutCluster], Abroad: in.places.Abroad(), Limits: limits,
+		Install: in.out[names.OutInstall], Provider: ecstask.Provider, Cluster: in.out[names.OutCluster], Abroad: in.places.Abroad(), Limits: limits,
 	}
 	return a.Run(ctx)
 }

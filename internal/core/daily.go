@@ -126,6 +126,8 @@ func (s *Sweep) auditTask(ctx context.Context, cluster string, t Task, control C
 		leak.Why = "its ledger row is closed"
 	case row.TaskARN != "" && row.TaskARN != t.ARN:
 		leak.Why = "its ledger row names " + row.TaskARN
+	case row.Provider != s.Provider:
+		leak.Why = foreign(row)
 	default:
 		s.auditIdle(ctx, t, row, report)
 		return
@@ -138,6 +140,12 @@ func (s *Sweep) auditTask(ctx context.Context, cluster string, t Task, control C
 	}
 	report.Leaked = append(report.Leaked, leak)
 	report.IdleBurnUSD += t.Size.Hourly()
+}
+
+// foreign says why nothing here ends the task of a row: reclaim touches no other provider's
+// sandbox (I7).
+func foreign(row LedgerRow) string {
+	return fmt.Sprintf("its ledger row is of the provider %.40s, whose sandboxes are not ended here", row.Provider)
 }
 
 // auditIdle counts a task that is kept warm.

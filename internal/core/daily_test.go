@@ -1,7 +1,9 @@
 package core_test
 
 import (
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,6 +46,35 @@ func TestTheAuditFindsWhatRunsWithoutARow(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestASandboxOfAnotherProviderIsReported by every audit for as long as it runs: reclaim
+// leaves it alone and takes its mark off, so that nothing else would tell of it (DESIGN 6).
+func TestASandboxOfAnotherProviderIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.stopLeaks = true
+		w.left("theirs", "works\n")
+		time.Sleep(w.limits.LeakGrace)
+		before := w.store.State()
+		s := w.sweep(w.store.Process)
+		s.Provider = "another"
+		for range 2 {
+			report, err := s.Audit(t.Context())
+			if err != nil || len(report.Leaked) != 1 || report.Leaked[0].Stopping || !strings.Contains(report.Leaked[0].Why, "provider fargate") {
+				t.Errorf("report %+v, %v", report, err)
+			}
+		}
+		if !reflect.DeepEqual(w.store.State(), before) {
+			t.Error("something was written")
+		}
+		a := w.auditor(w.store.Process)
+		a.Provider = "another"
+		both, err := a.Run(t.Context())
+		if err != nil || len(both.Findings) != 1 || both.Findings[0].Kind != core.AuditLeaked || !strings.Contains(both.Findings[0].Why, "provider fargate") {
+			t.Errorf("found %+v, %v", both.Findings, err)
+		}
+	})
 }
 
 // TestAFailedTaskListingIsAnError: half a listing accuses nobody (I10).

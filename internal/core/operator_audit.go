@@ -63,6 +63,7 @@ type Auditor struct {
 	Ledger    Ledger
 	Due       SandboxIndex
 	Install   string
+	Provider  string // whose sandboxes the installation may touch
 	Cluster   string
 	Abroad    []string // clusters of spokes
 	Limits    Limits
@@ -194,6 +195,8 @@ func (u *auditing) fromECS(ctx context.Context) error {
 			f.Why = "its ledger row is closed"
 		case row.TaskARN != "" && row.TaskARN != t.ARN:
 			f.Why = "its ledger row names " + row.TaskARN
+		case row.Provider != u.Provider:
+			f.Why = foreign(row)
 		case row.State == LedgerRunning:
 			f.Kind = AuditUnwatched
 			if f.Why, err = u.unwatched(ctx, row); err != nil {

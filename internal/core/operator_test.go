@@ -26,7 +26,7 @@ func (w *world) operator() core.Operator {
 func (w *world) auditor(p *mem.Process) *core.Auditor {
 	view := w.fleet.View(p)
 	return &core.Auditor{
-		Lister: view, Tasks: view, Runs: p, Index: p, Sandboxes: p, Ledger: p, Due: p, Install: "test", Limits: w.limits,
+		Lister: view, Tasks: view, Runs: p, Index: p, Sandboxes: p, Ledger: p, Due: p, Install: "test", Provider: "fargate", Limits: w.limits,
 	}
 }
 
