@@ -148,7 +148,7 @@ cdk.out/spokes/manifest.json: $(STACK) $(FUNCTIONS:%=dist/local/%/bootstrap)
 # of the one begins with the other's.
 cdk.out/beside/manifest.json: $(STACK) $(FUNCTIONS:%=dist/local/%/bootstrap)
 	@rm -rf $(@D)
-	@cd infra && SANDKEEPER_CHOICES= CDK_CONTEXT_JSON='{"local":true,"install":"sandkeeper-beside","cluster":"sandkeeper"}' CDK_OUTDIR=../$(@D) go run .
+	@cd infra && SANDKEEPER_CHOICES= CDK_CONTEXT_JSON='{"local":true,"install":"sandkeeper-beside","cluster":"sandkeeper","leaks":"stop"}' CDK_OUTDIR=../$(@D) go run .
 
 .PHONY: synth
 synth: cdk.out/aws/manifest.json ## Synthesize the stack with the choices of CONTEXT (choices.json), to cdk.out/aws

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-lambda-go/events"
+	"github.com/sandkeeper/sandkeeper/internal/boot"
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/metrics"
 	"github.com/sandkeeper/sandkeeper/internal/names"
@@ -191,6 +192,32 @@ func TestAMalformedEventIsOneClearErrorAndNoWork(t *testing.T) {
 				t.Errorf("asked %+v", got)
 			}
 		})
+	}
+}
+
+// Whatever the stack may say of leaks, the use case is told the same.
+func TestTheStackChoosesWhatBecomesOfLeaks(t *testing.T) {
+	t.Setenv("AWS_REGION", "us-east-1")
+	for _, key := range names.Env[names.Reap] {
+		value := "some"
+		switch key {
+		case names.Limits:
+			value = "{}"
+		case names.Places:
+			value = `{"home":"arn:aws:ecs:us-east-1:000000000000:cluster/c","spokes":[]}`
+		}
+		if allowed := names.Values[key]; allowed != nil {
+			value = allowed[0]
+		}
+		t.Setenv(string(key), value)
+	}
+	wants := map[string]bool{names.LeaksReport: false, names.LeaksStop: true}
+	for _, value := range names.Values[names.Leaks] {
+		want, known := wants[value]
+		t.Setenv(string(names.Leaks), value)
+		if got := wire(boot.New(names.Reap)).StopLeaks; !known || got != want {
+			t.Errorf("%s: got %t, want %t", value, got, want)
+		}
 	}
 }
 

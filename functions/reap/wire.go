@@ -45,6 +45,7 @@ func wire(b *boot.Boot) *core.Sweep {
 		Announcer: metrics.Losses{To: ebout.New(eventbridge.NewFromConfig(b.AWS), b.Get(names.EventBus)), Meter: b.Meter, Log: b.Log},
 		Install:   b.Get(names.Install), Provider: ecstask.Provider, Cluster: b.Get(names.Cluster), Abroad: b.Places.Abroad(),
 		Checkpoint: core.CheckpointFinished,
+		StopLeaks:  b.Get(names.Leaks) == names.LeaksStop,
 		Limits:     limits, Logger: b.Log,
 	}
 }

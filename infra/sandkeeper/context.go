@@ -38,6 +38,7 @@ func (c reader) props() Props {
 		SandboxImage:          c.word("sandboxImage"),
 		Mode:                  c.word("mode"),
 		OnFailure:             c.word("onCheckpointFailure"),
+		Leaks:                 c.word("leaks"),
 		EventBus:              c.word("eventBus"),
 		Tenants:               c.text("tenants"),
 		CheckpointConcurrency: c.text("checkpointConcurrency"),

@@ -468,6 +468,7 @@ func (k *Keeper) reap(probe awslambda.Function) awslambda.Function {
 			names.ProbeFunction:  probe.FunctionName(),
 			names.HostFunctions:  new(strings.Join(k.hostFunctions(), ",")),
 			names.Install:        &k.props.Install,
+			names.Leaks:          &k.props.Leaks,
 			names.Limits:         k.limitsText(),
 			names.Mode:           &k.props.Mode,
 			names.Places:         k.placesText(),

@@ -26,6 +26,7 @@ type Props struct {
 	// since what a first deploy would do is to be seen before it does it; with Local enforce.
 	Mode      string
 	OnFailure string // one of names.Values: what becomes of a sandbox whose workspace cannot be stored
+	Leaks     string // one of names.Values: what becomes of a task of the installation that no record names. Default: report
 	EventBus  string // name of the bus for outbound events; the stack does not make it
 	Tenants   string // JSON: for which tenants a caller may act, by the alias of session that it invokes
 	// CheckpointConcurrency is a whole number, at least 1: invocations of the checkpoint
@@ -116,6 +117,7 @@ func (p Props) complete() Props {
 	p.SandboxImage = cmp.Or(p.SandboxImage, "debian:stable-slim")
 	p.Mode = cmp.Or(p.Mode, mode)
 	p.OnFailure = cmp.Or(p.OnFailure, names.FailureHold)
+	p.Leaks = cmp.Or(p.Leaks, names.LeaksReport)
 	p.EventBus = cmp.Or(p.EventBus, "default")
 	p.Tenants = cmp.Or(p.Tenants, `{"":["-"]}`)
 	p.SandboxesPerTenant = cmp.Or(p.SandboxesPerTenant, "0")

@@ -46,6 +46,7 @@ const (
 	Limits             Key = "LIMITS"                // JSON: the limits that the installation chose, see core.ReadLimits
 	Mode               Key = "MODE"                  // the mode that holds until an operator sets one
 	OnFailure          Key = "ON_CHECKPOINT_FAILURE" // what becomes of a sandbox whose workspace cannot be stored
+	Leaks              Key = "LEAKS"                 // what becomes of a task that no ledger row names
 	KeepCheckpoints    Key = "KEEP_CHECKPOINTS"      // how many of a thread's newest checkpoints outlive the day, beside the named ones; 0: all
 	ThreadRetention    Key = "THREAD_RETENTION"      // for how many days a thread is kept that nobody uses; 0: for ever
 	Tenants            Key = "TENANTS"               // JSON: for which tenants a caller may act, by the alias that it invokes
@@ -69,14 +70,20 @@ const (
 	FailureRelease = "release"
 )
 
+// The values of [Leaks]: an audit reports what it finds, or has it stopped too.
+const (
+	LeaksReport = "report"
+	LeaksStop   = "stop"
+)
+
 // Values lists, for each variable that takes one of a few, all that it may be.
 // The stack refuses to synthesize with another, the function refuses to start.
-var Values = map[Key][]string{Mode: {ModeObserve, ModeEnforce}, OnFailure: {FailureHold, FailureRelease}}
+var Values = map[Key][]string{Mode: {ModeObserve, ModeEnforce}, OnFailure: {FailureHold, FailureRelease}, Leaks: {LeaksReport, LeaksStop}}
 
 // Env lists for each function exactly the variables it reads. The stack refuses
 // to synthesize with more or fewer, the function refuses to start with fewer.
 var Env = map[Function][]Key{
-	Reap:       {RunsTable, SandboxesTable, LogBucket, Cluster, ReclaimQueue, ShardQueue, EventBus, ProbeFunction, HostFunctions, Install, Limits, Mode, Places},
+	Reap:       {RunsTable, SandboxesTable, LogBucket, Cluster, ReclaimQueue, ShardQueue, EventBus, ProbeFunction, HostFunctions, Install, Leaks, Limits, Mode, Places},
 	Probe:      {SandboxesTable, Install, Places},
 	Checkpoint: {RunsTable, CheckpointsTable, SandboxesTable, LogBucket, ReclaimQueue, CheckpointFunction, KeepCheckpoints, ThreadRetention, Install, Mode, Places},
 	Reclaim:    {RunsTable, SandboxesTable, CheckpointsTable, CheckpointFunction, HostFunctions, EventBus, Install, Limits, Mode, OnFailure, Places},
