@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,10 +16,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/lambda"
 	"pgregory.net/rapid"
 
 	"github.com/sandkeeper/sandkeeper/internal/console"
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/engine"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
@@ -390,5 +394,20 @@ func TestAPrintedCommandNamesItsRun(t *testing.T) {
 	})
 	if line := core.CommandLine("kill", core.RunKey{Tenant: "acme", Run: "victim\x00"}, ""); line != "" {
 		t.Errorf("%q would name another run", line)
+	}
+}
+
+// TestALocalCommandFollowsNobodyElsewhere: not even an engine of this machine that
+// answers with another address.
+func TestALocalCommandFollowsNobodyElsewhere(t *testing.T) {
+	server := httptest.NewServer(http.RedirectHandler("http://192.0.2.1:9/", http.StatusTemporaryRedirect))
+	defer server.Close()
+	cfg, err := (&globals{Local: true, EndpointURL: server.URL}).config(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = lambda.NewFromConfig(cfg).GetFunctionConfiguration(t.Context(), &lambda.GetFunctionConfigurationInput{FunctionName: new("f")}, once)
+	if !errors.Is(err, engine.ErrElsewhere) {
+		t.Errorf("said %v", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/cloudformation"
@@ -153,6 +154,7 @@ func (g *globals) localConfig() (aws.Config, error) {
 		Region:        cmp.Or(g.Region, env.Region, engine.Region),
 		BaseEndpoint:  new(cmp.Or(g.EndpointURL, env.BaseEndpoint)),
 		Credentials:   credentials.NewStaticCredentialsProvider("test", "test", ""),
+		HTTPClient:    awshttp.NewBuildableClient().WithTransportOptions(engine.HereAlone),
 		ConfigSources: []any{env}, // the endpoints of single services
 		Logger:        logging.Nop{},
 		AppID:         names.Stack,

@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -45,7 +47,8 @@ func (k Kind) Tests() []string {
 	return []string{"./internal/e2e"}
 }
 
-// Kind asks the engine what it is; one that does not answer is an error that says so.
+// Kind asks the engine what it is; where nothing answers, or something that does not say
+// what it offers, the error says so.
 func (e *Engine) Kind(ctx context.Context) (Kind, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -58,12 +61,15 @@ func (e *Engine) Kind(ctx context.Context) (Kind, error) {
 		return Kind{}, fmt.Errorf("ask engine at %s: %w", e.Endpoint, err)
 	}
 	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return Kind{}, fmt.Errorf("ask engine at %s: want LocalStack or MiniStack there, got %s for %s", e.Endpoint, response.Status, healthPath)
+	}
 	var said struct {
 		Version  string
 		Services map[string]string
 	}
-	if err := json.NewDecoder(response.Body).Decode(&said); err != nil {
-		return Kind{}, fmt.Errorf("ask engine at %s: %w", e.Endpoint, err)
+	if err := json.NewDecoder(response.Body).Decode(&said); err != nil || len(said.Services) == 0 {
+		return Kind{}, fmt.Errorf("ask engine at %s: want LocalStack or MiniStack there, got an answer without services: %w", e.Endpoint, cmp.Or(err, errors.New("none is listed")))
 	}
 	k := Kind{Version: said.Version}
 	for service, state := range said.Services {

@@ -40,6 +40,9 @@ func run(ctx context.Context, endpoint, ecs string) error {
 	if err != nil {
 		return err
 	}
+	if _, err := e.Kind(ctx); err != nil { // CDK would speak of credentials
+		return err
+	}
 	outputs, err := e.Deploy(ctx, engine.Deployment{})
 	if err != nil {
 		return err
