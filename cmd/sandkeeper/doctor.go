@@ -57,12 +57,15 @@ func (d *doctor) add(state, cure, format string, args ...any) {
 // unknown is a check that got no answer.
 func (d *doctor) unknown(err error) { d.unknownOf("", err) }
 
-// unknownOf is one of several things that a check asks for.
+// unknownOf is one of several things that a check asks for. That a part of the installation
+// is not there is an answer: it does not work.
 func (d *doctor) unknownOf(what string, err error) {
-	says, cure := err.Error(), "ask again; it may pass"
+	state, says, cure := stateUnknown, err.Error(), "ask again; it may pass"
 	if api, ok := errors.AsType[smithy.APIError](err); ok {
 		says = api.ErrorCode() + ": " + api.ErrorMessage()
 		switch {
+		case slices.Contains(absent, api.ErrorCode()):
+			state, cure = stateFail, "it was deleted beside CloudFormation, which does not make it again by itself: restore it under its name, a table from its backup"
 		case slices.Contains(denied, api.ErrorCode()):
 			cure = "let the caller do what the error names, or ask somebody who may"
 		case slices.Contains(unserved, api.ErrorCode()):
@@ -72,12 +75,15 @@ func (d *doctor) unknownOf(what string, err error) {
 	if what != "" {
 		says = what + ": " + says
 	}
-	d.add(stateUnknown, cure, "%s", says)
+	d.add(state, cure, "%s", says)
 }
 
-// The codes by which services say that the caller may not, or that they do not know
-// what was asked.
+// The codes by which services say that something is not there, that the caller may not, or
+// that they do not know what was asked.
 var (
+	absent = []string{
+		"ResourceNotFoundException", "NoSuchBucket", "AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist", "NoSuchEntity", "ClusterNotFoundException",
+	}
 	denied   = []string{"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AuthorizationError"}
 	unserved = []string{"InvalidAction", "UnknownOperationException", "NotImplemented", "NotImplementedException", "UnsupportedOperation"}
 )

@@ -163,7 +163,7 @@ func (d *doctor) recovery(ctx context.Context, db *dynamodb.Client, name string)
 	on := b != nil && b.PointInTimeRecoveryDescription != nil &&
 		b.PointInTimeRecoveryDescription.PointInTimeRecoveryStatus == dynamotypes.PointInTimeRecoveryStatusEnabled
 	if !on {
-		d.warn("deploy the stack, which turns it on", "%s has no point-in-time recovery", name)
+		d.warn("aws dynamodb update-continuous-backups --table-name "+name+" --point-in-time-recovery-specification PointInTimeRecoveryEnabled=true", "%s has no point-in-time recovery", name)
 	}
 }
 
@@ -175,7 +175,7 @@ func (d *doctor) bucket(ctx context.Context) {
 	case err != nil:
 		d.unknown(err)
 	case answer.Status != s3types.BucketVersioningStatusEnabled:
-		d.warn("deploy the stack, which turns it on", "%s keeps no versions", name)
+		d.warn("aws s3api put-bucket-versioning --bucket "+name+" --versioning-configuration Status=Enabled", "%s keeps no versions", name)
 	default:
 		d.ok("%s is there and keeps versions", name)
 	}

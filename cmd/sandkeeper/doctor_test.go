@@ -1,10 +1,17 @@
 package main
 
 import (
+	"fmt"
+	"io"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/aws/smithy-go"
 
 	"github.com/sandkeeper/sandkeeper/internal/names"
 	"github.com/sandkeeper/sandkeeper/internal/roles"
@@ -96,6 +103,42 @@ func TestDoctorSkipsNoLineThatItCannotRead(t *testing.T) {
 	for _, line := range []string{"s3:GetObject other.Arn/x", "s3:GetObject arn:AWS::StackId:x", "ecs:ListTasks", "ecs:ListTasks * if ArnEquals ecs:cluster other.Arn"} {
 		if n, err := somewhere().need(line); err == nil {
 			t.Errorf("%s: %+v", line, n)
+		}
+	}
+}
+
+// TestDoctorFailsForWhatIsNotThere: a table, bucket, queue, function, schedule, role or
+// cluster that was deleted is a failure, and not what may pass.
+func TestDoctorFailsForWhatIsNotThere(t *testing.T) {
+	for code, want := range map[string]string{
+		"ResourceNotFoundException": stateFail, "NoSuchBucket": stateFail, "AWS.SimpleQueueService.NonExistentQueue": stateFail, "QueueDoesNotExist": stateFail,
+		"NoSuchEntity": stateFail, "ClusterNotFoundException": stateFail,
+		"AccessDeniedException": stateUnknown, "ThrottlingException": stateUnknown, "UnknownOperationException": stateUnknown, "InternalServerError": stateUnknown,
+	} {
+		d := &doctor{check: "tables"}
+		d.unknown(fmt.Errorf("describe: %w", &smithy.GenericAPIError{Code: code, Message: "so"}))
+		if c := d.found[0]; c.State != want || c.Cure == "" || !strings.Contains(c.Says, code) {
+			t.Errorf("%s: %+v, want %s", code, c, want)
+		}
+	}
+}
+
+// TestDoctorTellsAClockThatIsOff, by the Date of the service's answer.
+func TestDoctorTellsAClockThatIsOff(t *testing.T) {
+	for off, want := range map[time.Duration]string{0: stateOK, 10 * time.Second: stateWarn, -10 * time.Second: stateWarn, time.Minute: stateFail, -time.Hour: stateFail} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Date", time.Now().Add(-off).UTC().Format(http.TimeFormat))
+			_, _ = io.WriteString(w, `<GetCallerIdentityResponse><GetCallerIdentityResult><Arn>arn:aws:iam::000000000000:root</Arn></GetCallerIdentityResult></GetCallerIdentityResponse>`)
+		}))
+		cfg, err := (&globals{Local: true, EndpointURL: server.URL}).config(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := &doctor{in: &installation{cfg: cfg}, check: "identity"}
+		d.identity(t.Context())
+		server.Close()
+		if last := d.found[len(d.found)-1]; last.Check != "clock" || last.State != want || (want == stateOK) != (last.Cure == "") {
+			t.Errorf("%s off: %+v, want %s", off, last, want)
 		}
 	}
 }
