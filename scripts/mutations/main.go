@@ -29,11 +29,12 @@ func main() {
 	only := flag.String("run", "", "only mutations whose name matches")
 	table := flag.String("table", "", "write what caught each, as a Markdown table, to this file")
 	learn := flag.Bool("learn", false, "look further for what tells a mutant that no kept script catches, and keep its script")
+	quick := flag.Bool("quick", false, "draw no episodes for a mutant that a kept script catches")
 	flag.Parse()
 	// Interrupted, it leaves neither a process nor a directory behind.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *only, *table, *learn); err != nil {
+	if err := run(ctx, *only, *table, effort{learn: *learn, quick: *quick}); err != nil {
 		fmt.Fprintln(os.Stderr, "mutations:", err)
 		os.Exit(1)
 	}
@@ -53,7 +54,10 @@ func (v verdict) String() string {
 	return fmt.Sprintf("caught    %s\n            by a script: %s\n            by episodes: %s", v.name, cmp.Or(v.script, "-"), cmp.Or(v.episodes, "-"))
 }
 
-func run(ctx context.Context, only, table string, learn bool) error {
+// effort is how long a mutant is looked at.
+type effort struct{ learn, quick bool }
+
+func run(ctx context.Context, only, table string, e effort) error {
 	pattern, err := regexp.Compile(only)
 	if err != nil {
 		return fmt.Errorf("parse -run: %w", err)
@@ -72,7 +76,7 @@ func run(ctx context.Context, only, table string, learn bool) error {
 		if !pattern.MatchString(m.name) {
 			continue
 		}
-		v, err := try(ctx, dir, m, learn)
+		v, err := try(ctx, dir, m, e)
 		if ctx.Err() != nil {
 			return context.Cause(ctx) // what came of this one says nothing
 		}
@@ -109,7 +113,7 @@ func fit(dir string) error {
 }
 
 // try runs the simulation over one mutant.
-func try(ctx context.Context, dir string, m mutation, learn bool) (verdict, error) {
+func try(ctx context.Context, dir string, m mutation, e effort) (verdict, error) {
 	v := verdict{mutation: m}
 	overlay, err := m.overlay(dir)
 	if err != nil {
@@ -125,7 +129,10 @@ func try(ctx context.Context, dir string, m mutation, learn bool) (verdict, erro
 	if v.script, err = catch(ctx, binary, "TestScripts|TestWhatOnceBroke", "SIM_SHRINK=no"); err != nil {
 		return v, err
 	}
-	if learn && v.script == "" {
+	switch {
+	case e.quick && v.script != "":
+		return v, nil
+	case e.learn && v.script == "":
 		v.script, err = catch(ctx, binary, "TestSimulation", "SIM_STEPS=3000000", "SIM_SAVE="+m.kept())
 		if err != nil {
 			return v, err
