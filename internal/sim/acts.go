@@ -32,6 +32,9 @@ func (w *world) goOn(c Choice) {
 		if a.id != c.ID {
 			continue
 		}
+		for c.To != "" && a.waits != c.To && !a.over && !w.broken() {
+			w.step(a, mem.None)
+		}
 		fault := c.Fault
 		for n := 0; n < c.N && !a.over && !w.broken(); n++ {
 			w.step(a, fault)

@@ -118,9 +118,12 @@ func (w *world) calmDown() {
 		w.pass(90 * time.Second)
 		w.watch()
 		w.through(w.spawn(role{id, "sweep", "sweep", 0}, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
-			if _, err := w.carryOut(ctx, a, core.SweepRequest{}); err != nil {
+			begun := now()
+			report, err := w.carryOut(ctx, a, core.SweepRequest{})
+			if err != nil {
 				w.accuse("a sound sweep: %v", err)
 			}
+			w.judgeReport(a, begun, report)
 		}))
 		for range 2 { // once more for those whom a capture's end has called
 			for i := range w.sent {
@@ -228,7 +231,7 @@ func Shrink(t *testing.T, s Script, tries int) Script {
 func joinedBursts(of []Choice) []Choice {
 	var out []Choice
 	for _, c := range of {
-		if n := len(out) - 1; n >= 0 && c.Op == OpGo && out[n].Op == OpGo && out[n].ID == c.ID && c.Fault == mem.None {
+		if n := len(out) - 1; n >= 0 && c.Op == OpGo && out[n].Op == OpGo && out[n].ID == c.ID && c.Fault == mem.None && c.To == "" {
 			out[n].N += c.N
 			continue
 		}

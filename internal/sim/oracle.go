@@ -91,6 +91,9 @@ func (w *world) judgeRun(a *actor, r *agentRun, before, after core.Run) {
 	if w.call == "lapse" && after.Row != before.Row && before.DueAt > now().Add(a.skew) {
 		w.accuse("%s lapses run %s, whose host is attached (I8)", a.name, r.key)
 	}
+	if call == "hint" && after.ExitedAt != before.ExitedAt && after.OnLapse == core.LapseCancels && after.Row == core.RowLapse && after.DueAt < before.DueAt {
+		w.accuse("%s has run %s cancelled sooner, on its agent's word (I1)", a.name, r.key)
+	}
 	if after.ClaimNonce != before.ClaimNonce && after.Epoch <= before.Epoch {
 		w.accuse("%s takes run %s under epoch %d, which is another's (I3)", a.name, r.key, after.Epoch)
 	}
@@ -269,8 +272,16 @@ func (w *world) count(r *agentRun) {
 	}
 }
 
-// judgeReport: a run is left to work on only while it may (RP-3).
+// judgeReport: a run is left to work on only while it may (RP-3), and no run waits for a
+// launch that is another's.
 func (w *world) judgeReport(a *actor, begun core.Millis, report core.SweepReport) {
+	for _, e := range report.Runs {
+		r := w.runs[w.index(e.RunKey.Run)]
+		run, err := w.store.Run(context.Background(), r.key)
+		if row := w.store.State().Rows[run.Instance]; err == nil && strings.HasPrefix(e.Reason, "launch-") && row.Run != "" && !launches(row, r) {
+			w.accuse("%s leaves run %s alone (%s), and the launch is another run's", a.name, r.key, e.Reason)
+		}
+	}
 	for _, r := range w.runs {
 		run, err := w.store.Run(context.Background(), r.key)
 		if err != nil || run.Hold.Until != 0 || a.kept || r.moved >= a.begun || !w.expired(run, begun.Add(a.skew)) {

@@ -49,6 +49,7 @@ type Choice struct {
 	Run   int       `json:",omitempty"`
 	N     int       `json:",omitempty"` // of a burst, text, seconds, host or kind, by Op
 	Fault mem.Fault `json:",omitempty"`
+	To    string    `json:",omitempty"` // actor ID first makes its calls up to the one of that name
 }
 
 // Op is what kind of thing happens.
@@ -131,6 +132,9 @@ func (c Choice) String() string {
 		if f.n != 0 {
 			fmt.Fprintf(&b, ", %s: %d", f.name, f.n)
 		}
+	}
+	if c.To != "" {
+		fmt.Fprintf(&b, ", To: %q", c.To)
 	}
 	return b.String() + "}"
 }

@@ -99,6 +99,10 @@ var mutations = []mutation{
 		check{t.Takeover ||`, `		check{t.Takeover ||`),
 	one("a viewer takes a run from a host that is attached", transition, `		check{t.Takeover || r.Row == RowDetached || r.Row == RowLapse && r.DueAt <= t.Now, "attached-elsewhere"},
 `, ``),
+	one("a hint leaves the attachment as it was", transition, `		r.DueAt, r.AttachedUntil = t.Lapse, t.Lapse
+`, `		r.DueAt = t.Lapse
+`),
+	one("an agent's word cancels a run whose host is there", transition, `	if r.OnLapse == LapseCancels && h.ExitedAt != 0 {`, `	if r.OnLapse == LapseCancels && h.ExitedAt == 1 {`),
 	one("a host renews a run that another has taken", transition, `func (t Renew) Apply(r Run) (Run, error) {
 	if why := failing(
 		check{r.Status == Running, "not-running"},
@@ -141,7 +145,9 @@ var mutations = []mutation{
 	one("an agent seen dead once is dead", notes,
 		`now >= n.DeadSince.Add(l.DeadApart)`, `now >= n.DeadSince`),
 	one("a run is never-started while its launch is under way", decide,
-		`	if r.Instance == "" || e.row == nil || e.row.State == LedgerClosed {`, `	if r.TaskARN == "" {`),
+		`	if r.Instance == "" || e.row == nil || e.row.State == LedgerClosed || e.row.Run != "" && r.RunKey != (RunKey{e.row.Tenant, e.row.Run}) {`, `	if r.TaskARN == "" {`),
+	one("another run's launch counts as one's own", decide,
+		` || e.row.Run != "" && r.RunKey != (RunKey{e.row.Tenant, e.row.Run}) {`, ` {`),
 	one("a plan is carried out", sweep,
 		`acts: control.Acts() && request.Mode != ModePlan`, `acts: control.Acts()`),
 	one("an installation that observes acts", control,
