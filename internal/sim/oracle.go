@@ -91,7 +91,7 @@ func (w *world) judgeRun(a *actor, r *agentRun, before, after core.Run) {
 	if w.call == "lapse" && after.Row != before.Row && before.DueAt > now().Add(a.skew) {
 		w.accuse("%s lapses run %s, whose host is attached (I8)", a.name, r.key)
 	}
-	if call == "hint" && after.ExitedAt != before.ExitedAt && after.OnLapse == core.LapseCancels && after.Row == core.RowLapse && after.DueAt < before.DueAt {
+	if w.call == "hint" && after.ExitedAt != before.ExitedAt && after.OnLapse == core.LapseCancels && after.Row == core.RowLapse && after.DueAt < before.DueAt {
 		w.accuse("%s has run %s cancelled sooner, on its agent's word (I1)", a.name, r.key)
 	}
 	if after.ClaimNonce != before.ClaimNonce && after.Epoch <= before.Epoch {
