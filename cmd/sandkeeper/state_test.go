@@ -605,7 +605,7 @@ func TestWatchOpensHoldsAndKillsInATerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	command := w.command(t, "watch", "--live", "--every", "200ms")
-	command.Env = append(command.Env, "TERM=xterm-256color")
+	command.Env = append(command.Env, "TERM=xterm-256color", "NO_COLOR=1")
 	command.Stdin, command.Stdout, command.Stderr = slave, slave, slave
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
@@ -634,9 +634,48 @@ func TestWatchOpensHoldsAndKillsInATerminal(t *testing.T) {
 	press("x")
 	press("it loops\r")
 	eventually(t, "its end is asked for", func() bool { return w.read(t, r.RunKey).CancelRequested != 0 })
+	press("?")
+	eventually(t, "the keys are told", func() bool { return screen.has("Of the list") })
+	press("q")
+	for _, size := range []struct{ width, height uint16 }{{20, 4}, {1, 1}, {240, 60}} {
+		if err := terminal.Resize(master, size.width, size.height); err != nil {
+			t.Fatal(err)
+		}
+	}
+	press("/presse")
+	eventually(t, "the wide window has every column, and the filter", func() bool { return screen.has("TASK") && screen.has(`with "presse"`) })
+	press("\r")
 	press("q")
 	if err := command.Wait(); err != nil {
 		t.Errorf("q: %v", err)
+	}
+	if screen.has("\x1b[31m") || screen.has("\x1b[38;") {
+		t.Error("it is coloured, although NO_COLOR is set")
+	}
+	master.Close()
+}
+
+// TestWatchDrawsNothingOnATerminalThatCannotBeDrawnOn: it writes what it writes to a pipe.
+func TestWatchDrawsNothingOnATerminalThatCannotBeDrawnOn(t *testing.T) {
+	w := installed(t)
+	master, slave, err := terminal.Open()
+	if err != nil {
+		t.Skip(err)
+	}
+	command := w.command(t, "watch", "--count", "1")
+	command.Env = append(command.Env, "TERM=dumb")
+	command.Stdin, command.Stdout, command.Stderr = slave, slave, slave
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	slave.Close()
+	screen := readScreen(master)
+	if err := command.Wait(); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "a look is written", func() bool { return screen.has(`"control"`) })
+	if screen.has("\x1b[?") {
+		t.Error("the terminal is driven")
 	}
 	master.Close()
 }

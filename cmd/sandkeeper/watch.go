@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -53,7 +54,7 @@ func (c *watchCommand) Run(ctx context.Context, in *installation, out *console.C
 	if c.Count < 0 {
 		return badInput("count: want a number from 0 on, got %d", c.Count)
 	}
-	if out.JSON || !out.OutTerminal || !out.Asks {
+	if out.JSON || !out.OutTerminal || !out.Asks || os.Getenv("TERM") == "dumb" { // which shows what is drawn as it is
 		return c.stream(ctx, in, out)
 	}
 	w := &watcher{ctx: ctx, in: in, every: c.Every.duration(), live: c.Live, title: in.out[names.OutInstall] + " in " + in.cfg.Region}

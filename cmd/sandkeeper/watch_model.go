@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,13 +25,15 @@ type watcher struct {
 	width, height int
 	now           snapshot
 	err           error // of the last look
+	looks         int   // which row of looks goes on: an act, or r, begins a new one
 	selected      core.RunKey
+	filter        string
 	note          string
 	prompt        *prompt
 	page          *page
 }
 
-// prompt asks for the reason of an act.
+// prompt asks for the reason of an act, or for the text of the filter.
 type prompt struct {
 	op   string
 	key  core.RunKey
@@ -46,7 +49,17 @@ type page struct {
 	back  int   // lines that the view is above the end
 	ended bool
 	err   error
+
+	wrapped []string // the lines of the text, as wide as the window was
+	of      string
+	width   int
 }
+
+// filtering is the prompt that is no act.
+const filtering = "filter"
+
+// top is further above the end of a page than its first line.
+const top = 1 << 30
 
 // pageMost is how much of a transcript the view keeps, bytes.
 const pageMost = 1 << 20
@@ -56,8 +69,9 @@ const holdFor = 4 * time.Hour
 
 // The messages.
 type (
-	lookMsg  struct{} // it is time to look
+	lookMsg  struct{ row int } // it is time to look
 	shownMsg struct {
+		row int
 		now snapshot
 		err error
 	}
@@ -80,12 +94,22 @@ type (
 )
 
 // Init looks at once.
-func (w *watcher) Init() tea.Cmd { return w.look }
+func (w *watcher) Init() tea.Cmd { return w.look() }
 
 // look reads a snapshot.
-func (w *watcher) look() tea.Msg {
-	now, err := w.in.snapshot(w.ctx)
-	return shownMsg{now, err}
+func (w *watcher) look() tea.Cmd {
+	row := w.looks
+	return func() tea.Msg {
+		now, err := w.in.snapshot(w.ctx)
+		return shownMsg{row, now, err}
+	}
+}
+
+// lookNow looks without waiting for the next time, which begins anew: the looks before come
+// to nothing.
+func (w *watcher) lookNow() tea.Cmd {
+	w.looks++
+	return w.look()
 }
 
 // Update takes one message.
@@ -97,25 +121,28 @@ func (w *watcher) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		return w, w.press(m)
 	case tea.PasteMsg:
 		if w.prompt != nil {
-			w.prompt.text = append(w.prompt.text, []rune(console.Clean(m.Content))...)
+			w.typed("", m.Content)
 		}
 	case lookMsg:
-		return w, w.look
+		if m.row == w.looks {
+			return w, w.look()
+		}
 	case shownMsg:
-		w.show(m)
-		return w, tea.Tick(w.every, func(time.Time) tea.Msg { return lookMsg{} })
+		if m.row == w.looks {
+			w.show(m)
+			return w, tea.Tick(w.every, func(time.Time) tea.Msg { return lookMsg{m.row} })
+		}
 	case actedMsg:
 		w.note = m.op + " " + m.key.String() + ": done"
 		if m.err != nil {
 			w.note = m.err.Error()
 		}
-		return w, w.look
+		return w, w.lookNow()
 	case pieceMsg:
 		return w, w.piece(m)
 	case explainedMsg:
-		if m.of.text = m.text; m.err != nil {
-			m.of.err = m.err
-		}
+		m.of.text, m.of.back = m.text, top
+		m.of.err = m.err
 	}
 	return w, nil
 }
@@ -127,19 +154,33 @@ func (w *watcher) show(m shownMsg) {
 		return
 	}
 	w.now = m.now
-	if len(w.now.Runs) > 0 && w.index() < 0 {
-		w.selected = w.now.Runs[0].RunKey
-	}
+	w.choose()
 }
 
-// index is where the selected run is, or -1.
-func (w *watcher) index() int {
-	for i, r := range w.now.Runs {
-		if r.RunKey == w.selected {
-			return i
+// runs are those that the filter leaves: it is part of their name, thread or standing.
+func (w *watcher) runs() []runView {
+	if w.filter == "" {
+		return w.now.Runs
+	}
+	var left []runView
+	for _, r := range w.now.Runs {
+		if strings.Contains(strings.ToLower(r.RunKey.String()+" "+string(r.Thread)+" "+r.Standing), strings.ToLower(w.filter)) {
+			left = append(left, r)
 		}
 	}
-	return -1
+	return left
+}
+
+// index is where the selected run is among those that are shown, or -1.
+func (w *watcher) index() int {
+	return slices.IndexFunc(w.runs(), func(r runView) bool { return r.RunKey == w.selected })
+}
+
+// choose moves the selection to a run that is shown.
+func (w *watcher) choose() {
+	if runs := w.runs(); len(runs) > 0 && w.index() < 0 {
+		w.selected = runs[0].RunKey
+	}
 }
 
 // press takes a key.
@@ -154,15 +195,37 @@ func (w *watcher) press(m tea.KeyPressMsg) tea.Cmd {
 		return w.turnPage(key)
 	}
 	w.note = ""
+	screen := max(1, w.height-4)
 	switch key {
-	case "q", "esc":
+	case "esc":
+		if w.filter == "" {
+			return tea.Quit
+		}
+		w.filter = ""
+	case "q":
 		return tea.Quit
 	case "up", "k":
 		w.move(-1)
 	case "down", "j":
 		w.move(1)
+	case "pgup", "b":
+		w.move(-screen)
+	case "pgdown", "space":
+		w.move(screen)
+	case "home", "g":
+		w.move(-len(w.now.Runs))
+	case "end", "G":
+		w.move(len(w.now.Runs))
+	case "/":
+		w.prompt = &prompt{op: filtering, text: []rune(w.filter)}
+	case "?":
+		w.page = &page{title: "keys", text: helpText, back: top}
+	case "r":
+		return w.lookNow()
 	case "enter", "t":
-		return w.openTranscript()
+		return w.openTranscript(w.live)
+	case "l":
+		return w.openTranscript(true)
 	case "e":
 		return w.openExplanation()
 	case "h":
@@ -176,8 +239,8 @@ func (w *watcher) press(m tea.KeyPressMsg) tea.Cmd {
 }
 
 func (w *watcher) move(by int) {
-	if n := len(w.now.Runs); n > 0 {
-		w.selected = w.now.Runs[min(max(w.index()+by, 0), n-1)].RunKey
+	if runs := w.runs(); len(runs) > 0 {
+		w.selected = runs[min(max(w.index()+by, 0), len(runs)-1)].RunKey
 	}
 }
 
@@ -191,8 +254,15 @@ func (w *watcher) ask(op string) {
 func (w *watcher) typed(key, text string) tea.Cmd {
 	p := w.prompt
 	switch {
+	case key == "esc" && p.op == filtering:
+		w.filter, w.prompt = "", nil
+		w.choose()
+		return nil
 	case key == "esc":
 		w.prompt = nil
+	case key == "enter" && p.op == filtering:
+		w.prompt = nil
+		return nil
 	case key == "enter" && strings.TrimSpace(string(p.text)) == "":
 		w.note = p.op + " wants a reason"
 	case key == "enter":
@@ -202,6 +272,10 @@ func (w *watcher) typed(key, text string) tea.Cmd {
 		p.text = p.text[:max(0, len(p.text)-1)]
 	case text != "":
 		p.text = append(p.text, []rune(console.Clean(text))...)
+	}
+	if p.op == filtering {
+		w.filter = string(p.text)
+		w.choose()
 	}
 	return nil
 }
@@ -228,12 +302,12 @@ func (w *watcher) act(p prompt) tea.Cmd {
 	}
 }
 
-// openTranscript shows the selected run's log, and follows it.
-func (w *watcher) openTranscript() tea.Cmd {
+// openTranscript shows the selected run's log, and follows it; live, in the sandbox too.
+func (w *watcher) openTranscript(live bool) tea.Cmd {
 	if w.index() < 0 {
 		return nil
 	}
-	w.page = &page{key: w.selected, title: "transcript of " + w.selected.String(), tail: &tail{in: w.in, key: w.selected, live: w.live}}
+	w.page = &page{key: w.selected, title: "transcript of " + w.selected.String(), tail: &tail{in: w.in, key: w.selected, live: live}}
 	return w.follow(w.page)
 }
 
@@ -259,8 +333,12 @@ func (w *watcher) follow(p *page) tea.Cmd {
 // piece adds what a step brought, and asks for the next one while the page is open.
 func (w *watcher) piece(m pieceMsg) tea.Cmd {
 	p := m.of
+	before := len(p.lines(w.width))
 	p.text += m.text
 	p.text = p.text[max(0, len(p.text)-pageMost):]
+	if p.back > 0 { // what somebody reads stays where it is
+		p.back += max(0, len(p.lines(w.width))-before)
+	}
 	p.ended, p.err = m.ended, m.err
 	if p.ended || w.page != p {
 		return nil
@@ -301,6 +379,8 @@ func (w *watcher) turnPage(key string) tea.Cmd {
 		w.page.back += screen
 	case "pgdown", "space":
 		w.page.back -= screen
+	case "home", "g":
+		w.page.back = top
 	case "end", "G":
 		w.page.back = 0
 	}

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 )
@@ -135,5 +136,111 @@ func TestAnActNeedsAReason(t *testing.T) {
 	nothing := seen()
 	if press(nothing, "h"); nothing.prompt != nil {
 		t.Error("a question about no run")
+	}
+}
+
+// TestTheFilterLeavesWhatHoldsIt: acts are about what is shown alone.
+func TestTheFilterLeavesWhatHoldsIt(t *testing.T) {
+	one, two := core.RunKey{Tenant: "acme", Run: "one"}, core.RunKey{Tenant: "acme", Run: "two"}
+	w := seen(one, two)
+	press(w, "/", "T", "w")
+	if screen := w.draw(); strings.Contains(screen, "acme/one") || !strings.Contains(screen, "acme/two") || w.selected != two {
+		t.Errorf("%s is chosen on\n%s", w.selected, screen)
+	}
+	w.Update(tea.PasteMsg{Content: "elve"})
+	if screen := w.draw(); !strings.Contains(screen, "no run holds the text") || w.filter != "Twelve" {
+		t.Errorf("after a paste:\n%s", screen)
+	}
+	press(w, "enter", "x")
+	if w.prompt != nil {
+		t.Error("a question about a run that is not shown")
+	}
+	if _, quit := w.Update(tea.KeyPressMsg{Code: tea.KeyEscape}); quit != nil {
+		t.Error("esc leaves although there is a filter")
+	}
+	if screen := w.draw(); !strings.Contains(screen, "acme/one") {
+		t.Errorf("esc leaves the filter:\n%s", screen)
+	}
+	w.Update(shownMsg{now: seen(one).now})
+	press(w, "/", "o", "esc")
+	if w.filter != "" || w.selected != one {
+		t.Errorf("esc in the prompt leaves %q and %s", w.filter, w.selected)
+	}
+}
+
+// TestAnExplanationBeginsAtItsTop, with long lines whole, and stays where it is read.
+func TestAnExplanationBeginsAtItsTop(t *testing.T) {
+	w := seen(core.RunKey{Tenant: "a", Run: "1"})
+	w.Update(tea.WindowSizeMsg{Width: 20, Height: 8})
+	p := &page{title: "explanation", text: "asking …"}
+	w.page = p
+	w.draw()
+	w.Update(explainedMsg{of: p, text: "first " + strings.Repeat("x", 30) + " end\n" + strings.Repeat("more\n", 20) + "last\n"})
+	if screen := w.draw(); !strings.Contains(screen, "first") || !strings.Contains(screen, "end\n") || strings.Contains(screen, "last") {
+		t.Errorf("it begins so:\n%s", screen)
+	}
+	press(w, "G")
+	if screen := w.draw(); strings.Contains(screen, "first") || !strings.Contains(screen, "last") {
+		t.Errorf("it ends so:\n%s", screen)
+	}
+	press(w, "g")
+	before := w.draw()
+	p.tail = &tail{}
+	w.Update(pieceMsg{of: p, text: "a new line\nand one more\n"})
+	if after := w.draw(); strings.Split(after, "\n")[2] != strings.Split(before, "\n")[2] {
+		t.Errorf("what is read moves from\n%s\nto\n%s", before, after)
+	}
+}
+
+// TestColumnsThatDoNotFitAreLeftOut: none is cut in the middle but the run's own name.
+func TestColumnsThatDoNotFitAreLeftOut(t *testing.T) {
+	w := seen(core.RunKey{Tenant: "acme", Run: core.RunID(strings.Repeat("日本", 40))})
+	for width, want := range map[int]string{30: "RUN STANDING", 60: "RUN STANDING", 75: "RUN STANDING AGE", 100: "RUN STANDING AGE ENDS IN HELD FOR", 200: "RUN STANDING AGE ENDS IN HELD FOR SAVED THREAD EPOCH TASK"} {
+		w.Update(tea.WindowSizeMsg{Width: width, Height: 10})
+		header := strings.Split(w.draw(), "\n")[1]
+		if got := strings.Join(strings.Fields(header), " "); got != want {
+			t.Errorf("%d cells show %q, want %q", width, got, want)
+		}
+		for line := range strings.SplitSeq(w.draw(), "\n") {
+			if n := ansi.StringWidth(line); n > width {
+				t.Errorf("a line of %d cells in a window of %d", n, width)
+			}
+		}
+	}
+}
+
+// TestOneRowOfLooksGoesOn: an act looks at once, and the look that was to come comes to
+// nothing.
+func TestOneRowOfLooksGoesOn(t *testing.T) {
+	w := seen(core.RunKey{Tenant: "a", Run: "1"})
+	if _, next := w.Update(actedMsg{op: "hold"}); next == nil {
+		t.Fatal("an act is not looked at")
+	}
+	if _, next := w.Update(lookMsg{}); next != nil {
+		t.Error("the look before goes on too")
+	}
+	if _, next := w.Update(shownMsg{}); next != nil || len(w.now.Runs) != 1 {
+		t.Error("an answer from before is shown")
+	}
+	if _, next := w.Update(shownMsg{row: w.looks, now: w.now}); next == nil {
+		t.Error("nobody looks any more")
+	}
+}
+
+func TestTheKeysAreToldAndAnEmptyTranscriptIsExplained(t *testing.T) {
+	w := seen(core.RunKey{Tenant: "a", Run: "1"})
+	w.Update(tea.WindowSizeMsg{Width: 100, Height: 40})
+	press(w, "?")
+	for _, key := range []string{"/", "pgdn", "h u x", "q esc"} {
+		if !strings.Contains(w.draw(), key) {
+			t.Errorf("the keys lack %s:\n%s", key, w.draw())
+		}
+	}
+	press(w, "q")
+	for live, says := range map[bool]string{false: "nothing is saved yet", true: "nothing is written yet"} {
+		w.page = &page{title: "transcript", tail: &tail{live: live}}
+		if screen := w.draw(); !strings.Contains(screen, says) {
+			t.Errorf("live %t:\n%s", live, screen)
+		}
 	}
 }

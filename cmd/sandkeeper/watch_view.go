@@ -2,10 +2,12 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
 
 	"github.com/sandkeeper/sandkeeper/internal/console"
 	"github.com/sandkeeper/sandkeeper/internal/core"
@@ -40,7 +42,11 @@ func (w *watcher) headline() string {
 	if b := w.now.Control.Breaker; b != nil && b.TrippedAt != 0 {
 		parts = append(parts, "BREAKER TRIPPED")
 	}
-	parts = append(parts, fmt.Sprintf("%d runs", len(w.now.Runs)))
+	count := fmt.Sprintf("%d runs", len(w.now.Runs))
+	if w.filter != "" {
+		count = fmt.Sprintf("%d of %s with %q", len(w.runs()), count, w.filter)
+	}
+	parts = append(parts, count)
 	if n := len(w.now.Unreadable); n > 0 {
 		parts = append(parts, fmt.Sprintf("%d unreadable", n))
 	}
@@ -50,6 +56,8 @@ func (w *watcher) headline() string {
 // footline is the prompt, what was done last, or the keys.
 func (w *watcher) footline() string {
 	switch {
+	case w.prompt != nil && w.prompt.op == filtering:
+		return fmt.Sprintf("show runs with: %s_   (enter keeps it, esc shows all)", string(w.prompt.text))
 	case w.prompt != nil && w.prompt.op == "hold":
 		return fmt.Sprintf("hold %s for %s, why? %s_   (enter does it, esc does not)", w.prompt.key, short(holdFor), string(w.prompt.text))
 	case w.prompt != nil:
@@ -57,36 +65,89 @@ func (w *watcher) footline() string {
 	case w.note != "":
 		return w.note
 	}
-	return "↑↓ choose  enter transcript  e explain  h hold  u release  x kill  q quit"
+	return "? keys  ↑↓ choose  enter transcript  e explain  / find  h hold  u release  x kill  q quit"
 }
 
-// columns of the list, with their widths.
-var columns = []struct {
+// helpText are the keys of the view.
+const helpText = `Of the list
+  ↑ ↓ k j            choose a run
+  pgup pgdn b space  a screen up or down
+  home end g G       the first or the last
+  /                  show only runs whose name, thread or standing holds a text
+  enter t            the transcript, as far as it is saved
+  l                  the transcript, read on in the sandbox: each look is an exec session
+  e                  why the run is where it is, and what would end it
+  h u x              hold for four hours, release, kill: each asks for the reason
+  r                  look now
+  q esc              leave
+
+Of a transcript or an explanation
+  ↑ ↓ pgup pgdn home end  move
+  q esc                   back to the list
+
+Ctrl-C leaves from anywhere. A run is not changed by being looked at.`
+
+// column is one of the list.
+type column struct {
 	title string
 	width int
-}{{"RUN", 34}, {"STANDING", 17}, {"AGE", 8}, {"EPOCH", 6}, {"SAVED", 10}, {"EXPIRES", 21}, {"HELD", 6}, {"TASK", 32}}
+	of    func(r runView, at stamp) string
+}
+
+// columns of the list, the most telling first: those that do not fit the window are left out.
+var columns = []column{
+	{"RUN", 0, func(r runView, _ stamp) string { return r.RunKey.String() }},
+	{"STANDING", 17, func(r runView, _ stamp) string { return r.Standing }},
+	{"AGE", 7, func(r runView, at stamp) string { return ago(core.Millis(r.StartedAt), core.Millis(at)) }},
+	{"ENDS IN", 8, func(r runView, at stamp) string { return left(r.ExpiresAt, at) }},
+	{"HELD FOR", 8, func(r runView, at stamp) string {
+		if r.Hold == nil || r.Hold.Until <= at {
+			return ""
+		}
+		return left(r.Hold.Until, at)
+	}},
+	{"SAVED", 10, func(r runView, _ stamp) string { return size(r.LogEnd) }},
+	{"THREAD", 24, func(r runView, _ stamp) string { return string(r.Thread) }},
+	{"EPOCH", 5, func(r runView, _ stamp) string { return strconv.FormatInt(r.Epoch, 10) }},
+	{"TASK", 32, func(r runView, _ stamp) string { return taskID(r.TaskARN) }},
+}
+
+// left is how long it is until then, empty where there is no such time.
+func left(until, now stamp) string {
+	if until == 0 {
+		return ""
+	}
+	return short(core.Millis(until).Sub(core.Millis(now)))
+}
+
+// The width of the runs' names, cells.
+const (
+	leastName = 12
+	mostName  = 48
+)
 
 // drawRuns draws as many runs as fit, the selected one among them.
 func (w *watcher) drawRuns(most int) []string {
-	var titles []string
-	for _, c := range columns {
-		titles = append(titles, c.title)
+	runs, shown := w.runs(), w.shownColumns()
+	titles := make([]string, len(shown))
+	for i, c := range shown {
+		titles[i] = c.title
 	}
-	lines := []string{cells(titles)}
-	if len(w.now.Runs) == 0 {
+	lines := []string{cells(shown, titles)}
+	switch {
+	case len(runs) == 0 && len(w.now.Runs) > 0:
+		return append(lines, "no run holds the text: / and esc show all")
+	case len(runs) == 0:
 		return append(lines, "no runs")
 	}
 	at := max(0, w.index())
-	first := max(0, min(at-most/2, len(w.now.Runs)-most))
-	for i, r := range w.now.Runs[first:min(len(w.now.Runs), first+most)] {
-		held := ""
-		if r.Hold != nil && r.Hold.Until > w.now.At {
-			held = "held"
+	first := max(0, min(at-most/2, len(runs)-most))
+	for i, r := range runs[first:min(len(runs), first+most)] {
+		texts := make([]string, len(shown))
+		for j, c := range shown {
+			texts[j] = c.of(r, w.now.At)
 		}
-		line := cells([]string{
-			r.RunKey.String(), r.Standing, ago(core.Millis(r.StartedAt), core.Millis(w.now.At)), strconv.FormatInt(r.Epoch, 10),
-			strconv.FormatInt(r.LogEnd, 10), r.ExpiresAt.String(), held, taskID(r.TaskARN),
-		})
+		line := cells(shown, texts)
 		if first+i == at {
 			line = marked + line
 		}
@@ -95,23 +156,38 @@ func (w *watcher) drawRuns(most int) []string {
 	return lines
 }
 
+// shownColumns are those that fit, the names as wide as they are.
+func (w *watcher) shownColumns() []column {
+	shown := slices.Clone(columns)
+	shown[0].width = leastName
+	most := max(leastName, min(mostName, w.width-1-shown[1].width))
+	for _, r := range w.runs() {
+		shown[0].width = min(max(shown[0].width, ansi.StringWidth(console.Clean(r.RunKey.String()))), most)
+	}
+	used := 0
+	for i, c := range shown {
+		if used += c.width; used > w.width && i > 1 {
+			return shown[:i]
+		}
+		used++ // the space between
+	}
+	return shown
+}
+
 // cells sets texts under their columns.
-func cells(texts []string) string {
+func cells(shown []column, texts []string) string {
 	var line strings.Builder
 	for i, text := range texts {
-		line.WriteString(cut(console.Clean(text), columns[i].width))
+		line.WriteString(cut(console.Clean(text), shown[i].width))
 		line.WriteByte(' ')
 	}
 	return strings.TrimRight(line.String(), " ")
 }
 
-// cut makes text exactly so wide.
+// cut makes text exactly so many cells wide.
 func cut(text string, width int) string {
-	runes := []rune(text)
-	if len(runes) > width {
-		return string(runes[:width-1]) + "…"
-	}
-	return text + strings.Repeat(" ", width-len(runes))
+	text = ansi.Truncate(text, width, "…")
+	return text + strings.Repeat(" ", max(0, width-ansi.StringWidth(text)))
 }
 
 // drawPage draws the end of a page, or what is so many lines above it.
@@ -126,12 +202,40 @@ func (w *watcher) drawPage() string {
 	case p.tail == nil:
 		state = ""
 	}
-	lines := strings.Split(strings.TrimRight(p.text, "\n"), "\n")
+	lines := p.lines(w.width)
 	height := max(1, w.height-4)
 	p.back = min(p.back, max(0, len(lines)-height))
 	end := len(lines) - p.back
 	shown := lines[max(0, end-height):end]
-	return w.fit(append(append([]string{p.title + "  " + state, ""}, shown...), "", "↑↓ pgup pgdn end move  q back"))
+	foot := "↑↓ pgup pgdn home end move  q back"
+	if len(lines) > height {
+		foot = fmt.Sprintf("lines %d to %d of %d  %s", max(0, end-height)+1, end, len(lines), foot)
+	}
+	return w.fit(append(append([]string{p.title + "  " + state, ""}, shown...), "", foot))
+}
+
+// lines are the page's, none wider than the window: the rest of a long one stands below it.
+func (p *page) lines(width int) []string {
+	text := p.text
+	if text == "" && p.tail != nil && p.err == nil {
+		text = "nothing is written yet"
+		if !p.tail.live {
+			text = "nothing is saved yet: a run is saved when it ends, or while its host reads it. q, then l, reads in its sandbox"
+		}
+	}
+	if p.wrapped != nil && p.of == text && p.width == width {
+		return p.wrapped
+	}
+	var lines []string
+	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
+		line = console.Clean(strings.ReplaceAll(line, "\t", "    "))
+		if width > 0 {
+			line = ansi.Hardwrap(line, width, true)
+		}
+		lines = append(lines, strings.Split(line, "\n")...)
+	}
+	p.wrapped, p.of, p.width = lines, text, width
+	return lines
 }
 
 // marked begins the line of the selected run.
@@ -146,11 +250,7 @@ func (w *watcher) fit(lines []string) string {
 	lines = lines[:min(len(lines), w.height)]
 	for i, line := range lines {
 		text, selected := strings.CutPrefix(line, marked)
-		if runes := []rune(console.Clean(text)); len(runes) > w.width {
-			text = string(runes[:w.width])
-		} else {
-			text = string(runes)
-		}
+		text = ansi.Truncate(console.Clean(text), w.width, "")
 		if selected {
 			text = marked + text + "\x1b[0m"
 		}
