@@ -182,3 +182,79 @@ func uncommentedSpec(d *ast.GenDecl, s ast.Spec) []string {
 	}
 	return names
 }
+
+// public are the packages that code outside this repository imports.
+var public = []string{"client", "client/inprocess", "infra/sandkeeper"}
+
+// TestAStrangerCanNameWhatIsPublic: who may not import internal packages cannot name their
+// types, so that a public package has an alias for each that it takes or gives.
+func TestAStrangerCanNameWhatIsPublic(t *testing.T) {
+	for _, f := range sourceFiles(t) {
+		if f.test() || !slices.Contains(public, filepath.ToSlash(filepath.Dir(f.path))) {
+			continue
+		}
+		ours := f.internalNames()
+		for _, d := range f.tree.Decls {
+			for part := range exposed(d) {
+				ast.Inspect(part, func(n ast.Node) bool {
+					if s, ok := n.(*ast.SelectorExpr); ok && slices.Contains(ours, typeName(s.X)) {
+						t.Errorf("%s: %s is not a stranger's to name", f.set.Position(s.Pos()), typeName(s))
+					}
+					return true
+				})
+			}
+		}
+	}
+}
+
+// internalNames are by what names a file knows internal packages.
+func (f sourceFile) internalNames() []string {
+	var found []string
+	for _, i := range f.tree.Imports {
+		if path := strings.Trim(i.Path.Value, `"`); strings.HasPrefix(path, module+"/internal/") {
+			name := filepath.Base(path)
+			if i.Name != nil {
+				name = i.Name.Name
+			}
+			found = append(found, name)
+		}
+	}
+	return found
+}
+
+// exposed gives out what of a declaration its users must be able to name: the parameters
+// and results of what is exported, and the types of exported fields.
+func exposed(d ast.Decl) func(yield func(ast.Node) bool) {
+	return func(yield func(ast.Node) bool) {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			if d.Name.IsExported() && (d.Recv == nil || ast.IsExported(typeName(d.Recv.List[0].Type))) {
+				yield(d.Type)
+			}
+		case *ast.GenDecl:
+			for _, s := range d.Specs {
+				one, ok := s.(*ast.TypeSpec)
+				if !ok || !one.Name.IsExported() || one.Assign.IsValid() {
+					continue
+				}
+				if !exposedFields(one.Type, yield) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func exposedFields(e ast.Expr, yield func(ast.Node) bool) bool {
+	s, ok := e.(*ast.StructType)
+	if !ok {
+		return yield(e)
+	}
+	for _, field := range s.Fields.List {
+		hidden := len(field.Names) > 0 && !slices.ContainsFunc(field.Names, func(n *ast.Ident) bool { return n.IsExported() })
+		if !hidden && !yield(field.Type) {
+			return false
+		}
+	}
+	return true
+}

@@ -77,7 +77,11 @@ func (c *completeCommand) Run(ctx context.Context, out *console.Console) error {
 	}
 	found, what := complete(k.Model.Node, c.Words, last)
 	if what == "run" || what == "thread" {
-		found = append(found, known(ctx, k, &grammar.globals, c.Words, what, last)...)
+		ctx, cancel := context.WithTimeout(ctx, knownWithin)
+		defer cancel()
+		if in := reached(ctx, k, &grammar.globals, c.Words); in != nil {
+			found = append(found, in.known(ctx, what, last)...)
+		}
 	}
 	for _, word := range found {
 		fmt.Fprintln(out.Out, word)
@@ -91,20 +95,23 @@ const knownWithin = 2 * time.Second
 // plain are names that no shell takes for anything else: ids are chosen by hosts.
 var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:@+/-]*$`)
 
-// known are the runs that have not ended or still owe, or their threads, whose names begin
-// as last does, in the installation that the words name. What cannot be asked has none.
-func known(ctx context.Context, k *kong.Kong, g *globals, words []string, what, last string) []string {
+// reached is the installation that the words name; nil: none that can be asked.
+func reached(ctx context.Context, k *kong.Kong, g *globals, words []string) *installation {
 	line, err := kong.Trace(k, shielded(words))
 	if err != nil || line.Reset() != nil || line.Resolve() != nil {
 		return nil
 	}
 	_, _ = line.Apply() // as far as it can be read: the line is not whole yet
-	ctx, cancel := context.WithTimeout(ctx, knownWithin)
-	defer cancel()
 	in, err := open(ctx, g)
 	if err != nil {
 		return nil
 	}
+	return in
+}
+
+// known are the runs that have not ended or still owe, or their threads, whose names begin
+// as last does. What cannot be listed has none.
+func (in *installation) known(ctx context.Context, what, last string) []string {
 	runs, _, err := in.indexed(ctx)
 	if err != nil {
 		return nil

@@ -9,6 +9,9 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
+// SpokeAccess is how an installation reaches a spoke: the role that it assumes there.
+type SpokeAccess = core.Spoke
+
 // Props is what one installation may choose. Nothing but Dist has to be chosen.
 type Props struct {
 	// Install names the installation, the stack and all that it names: two installations in
@@ -22,13 +25,17 @@ type Props struct {
 	// bucket that its parameters name, and needs neither CDK nor its bootstrap stack.
 	Bundle       string
 	SandboxImage string // image of the sample task definition
-	// Mode is one of names.Values: it holds until an operator sets a mode. Default: observe,
+	// Mode is observe or enforce: it holds until an operator sets a mode. Default: observe,
 	// since what a first deploy would do is to be seen before it does it; with Local enforce.
-	Mode      string
-	OnFailure string // one of names.Values: what becomes of a sandbox whose workspace cannot be stored
-	Leaks     string // one of names.Values: what becomes of a task of the installation that no record names. Default: report
-	EventBus  string // name of the bus for outbound events; the stack does not make it
-	Tenants   string // JSON: for which tenants a caller may act, by the alias of session that it invokes
+	Mode string
+	// OnFailure is what becomes of a sandbox whose workspace cannot be stored: hold or release.
+	// Default: hold.
+	OnFailure string
+	// Leaks is what becomes of a task of the installation that no record names: report or stop.
+	// Default: report.
+	Leaks    string
+	EventBus string // name of the bus for outbound events; the stack does not make it
+	Tenants  string // JSON: for which tenants a caller may act, by the alias of session that it invokes
 	// CheckpointConcurrency is a whole number, at least 1: invocations of the checkpoint
 	// function at a time. Empty: none is reserved. ToolsConcurrency is the same of the tools
 	// function.
@@ -67,14 +74,14 @@ type Props struct {
 
 	// Spokes are other accounts and Regions in which sandboxes may run; [NewSpoke] makes
 	// what each needs.
-	Spokes []core.Spoke
+	Spokes []SpokeAccess
 
 	// ScheduleMinutes is how often reap sweeps, at most every third minute. Default: each.
 	ScheduleMinutes int
-	// Limits are the limits that differ from core.DefaultLimits, as core.ReadLimits reads
-	// them: runTTL, pauseTTL, idleTTL, retention, checkpointHold, breakerWindow,
-	// expiringBefore as durations, breakerMost as a number, runSpendCap and
-	// tenantSpendCap as dollars by list price, of a run and of a tenant's month.
+	// Limits are the limits that differ from their defaults, which docs/deploy.md has:
+	// runTTL, pauseTTL, idleTTL, retention, checkpointHold, breakerWindow, expiringBefore as
+	// durations, breakerMost as a number, runSpendCap and tenantSpendCap as dollars by list
+	// price, of a run and of a tenant's month.
 	Limits map[string]any
 
 	// Key is the ARN of a KMS key for tables, bucket, queues and logs. Its policy must let

@@ -46,6 +46,20 @@ func (w *world) obey(command string) {
 	}
 }
 
+// warning lets time pass until the run r is warned of its end, or is ended: none then.
+func (w *world) warning() (told core.Notice) {
+	for told.Type == "" && w.run("r").Ending == nil {
+		time.Sleep(10 * time.Minute)
+		w.tick()
+		for _, n := range w.notices {
+			if n.Type == core.NoticeExpiring {
+				told = n
+			}
+		}
+	}
+	return told
+}
+
 // TestTheCommandOfAWarningPutsTheEndOff, however long before the end it is told, and
 // whatever end that is.
 func TestTheCommandOfAWarningPutsTheEndOff(t *testing.T) {
@@ -104,16 +118,7 @@ func TestTheCommandOfAWarningPutsTheEndOff(t *testing.T) {
 					} else {
 						tt.begin(w)
 					}
-					var told core.Notice
-					for told.Type == "" && w.run("r").Ending == nil {
-						time.Sleep(10 * time.Minute)
-						w.tick()
-						for _, n := range w.notices {
-							if n.Type == core.NoticeExpiring {
-								told = n
-							}
-						}
-					}
+					told := w.warning()
 					if !strings.HasPrefix(told.Command, "sandkeeper "+tt.op+" ") {
 						t.Fatalf("warned %+v", told)
 					}
