@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -44,11 +47,17 @@ const (
 	letterFailed  = "failed"  // could not be checked, sent or removed: left
 )
 
-// Dead letters stay out of others' hands for lettersHidden while they are looked at.
-// lettersMost bounds one redrive.
+// Dead letters stay out of others' hands for lettersHidden seconds while they are looked at,
+// so that none is met twice; one redrive takes at most lettersMost of a queue, and none after
+// lettersWithin. Answers without a new letter say that the queue is empty once there were
+// answersEmpty with nothing, or answersOld with what was met before.
 const (
-	lettersHidden = 120
+	lettersHidden = 900
+	lettersWithin = lettersHidden * time.Second / 2
 	lettersMost   = 10_000
+	lettersAtOnce = 10
+	answersEmpty  = 2
+	answersOld    = 100
 )
 
 // Run receives every letter, checks it against its format and the records, sends
@@ -68,8 +77,8 @@ func (c *redriveCommand) Run(ctx context.Context, in *installation, out *console
 	letters, failed := []letter{}, error(nil)
 	bar := out.Bar(int64(waiting), "letters")
 	for _, r := range queues {
-		more, err := r.all(ctx, len(letters), bar)
-		letters, failed = append(letters, more...), errors.Join(failed, err)
+		some, err := r.all(ctx, len(letters), bar)
+		letters, failed = append(letters, some...), errors.Join(failed, err)
 	}
 	bar.Done()
 	counted := map[string]int{letterSent: 0, letterSettled: 0, letterInvalid: 0, letterFailed: 0}
@@ -215,32 +224,54 @@ func depth(ctx context.Context, queues *sqs.Client, url string) (int, error) {
 }
 
 // all goes through the queue once, and returns what became of each letter up to an
-// error. What stays is handed back at the end: until then it is hidden, so that nothing
-// is met twice.
+// error; there may be more is one. What stays is handed back at the end: until then it is
+// hidden, so that nothing is met twice.
 func (r *redrive) all(ctx context.Context, before int, bar *console.Bar) ([]letter, error) {
 	letters, seen := []letter{}, map[string]bool{}
 	defer func() { r.handBack(context.WithoutCancel(ctx), letters) }()
-	for empty := 0; empty < 2 && len(letters) < lettersMost; {
+	begun := time.Now()
+	for empty, old := 0, 0; empty < answersEmpty; { // a queue may answer with nothing although it holds something
+		if len(letters) >= lettersMost || time.Since(begun) > lettersWithin || old == answersOld {
+			return letters, fmt.Errorf("redrive of %s: %d letters were looked at, and there may be more: redrive again", r.name, len(letters))
+		}
 		batch, err := r.receive(ctx)
 		if err != nil {
 			return letters, err
 		}
-		fresh := 0
+		var fresh []letter
 		for _, l := range batch {
-			if seen[l.ID] {
-				continue
+			if !seen[l.ID] {
+				seen[l.ID] = true
+				fresh = append(fresh, l)
 			}
-			fresh++
-			seen[l.ID] = true
-			letters = append(letters, r.one(ctx, l))
 		}
-		// A queue may answer with nothing although it holds something.
-		if empty++; fresh > 0 {
-			empty = 0
+		switch {
+		case len(batch) == 0:
+			empty++
+		case len(fresh) == 0:
+			empty, old = 0, old+1
+		default:
+			empty, old = 0, 0
 		}
+		each(len(fresh), lettersAtOnce, func(i int) { fresh[i] = r.one(ctx, fresh[i]) })
+		letters = append(letters, fresh...)
 		bar.At(int64(before + len(letters)))
 	}
 	return letters, nil
+}
+
+// each does something for every index up to n, at most width at a time.
+func each(n, width int, do func(i int)) {
+	var wg sync.WaitGroup
+	turns := make(chan struct{}, width)
+	for i := range n {
+		turns <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-turns }()
+			do(i)
+		})
+	}
+	wg.Wait()
 }
 
 func (r *redrive) receive(ctx context.Context) ([]letter, error) {
@@ -287,16 +318,26 @@ func (r *redrive) one(ctx context.Context, l letter) letter {
 
 // handBack makes what stays visible at once.
 func (r *redrive) handBack(ctx context.Context, letters []letter) {
+	var hidden atomic.Int64
+	var why atomic.Pointer[string]
+	each(len(letters), lettersAtOnce, func(i int) {
+		if l := letters[i]; r.dry || l.State == letterInvalid || l.State == letterFailed {
+			if err := r.show(ctx, l); err != nil {
+				hidden.Add(1)
+				why.Store(new(err.Error()))
+			}
+		}
+	})
+	if n := hidden.Load(); n > 0 {
+		r.out.Note("%d letters of %s stay hidden for up to %d s: %s", n, r.name, lettersHidden, *why.Load())
+	}
+}
+
+func (r *redrive) show(ctx context.Context, l letter) error {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
-	for _, l := range letters {
-		if !r.dry && l.State != letterInvalid && l.State != letterFailed {
-			continue
-		}
-		if _, err := r.in.queues.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{
-			QueueUrl: &r.dead, ReceiptHandle: &l.receipt, VisibilityTimeout: 0,
-		}); err != nil {
-			r.out.Note("message %s stays hidden for %d s: %v", l.ID, lettersHidden, err)
-		}
-	}
+	_, err := r.in.queues.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{
+		QueueUrl: &r.dead, ReceiptHandle: &l.receipt, VisibilityTimeout: 0,
+	})
+	return err
 }
