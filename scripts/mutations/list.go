@@ -243,9 +243,9 @@ var mutations = []mutation{
 	}
 `),
 	one("the mark is taken off before the task is stopped", reclaim,
-		`	task, err := c.stopTask(ctx, row)
+		`	task, may, err := c.ask(ctx, row)
 `, `	_, _ = c.unmark(ctx, job, ReclaimDestroyed)
-	task, err := c.stopTask(ctx, row)
+	task, may, err := c.ask(ctx, row)
 `),
 	one("control is not read again before StopTask", reclaim,
 		`	row, err := c.Ledger.Row(ctx, a.job.Instance)
