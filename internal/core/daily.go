@@ -87,16 +87,18 @@ func (s *Sweep) compare(ctx context.Context, what string, then func(Control, *Da
 // audit reports every task of this installation, past a grace, that no open ledger
 // row names.
 func (s *Sweep) audit(ctx context.Context, control Control, report *DailyReport) error {
-	var unlisted []error
-	for _, cluster := range slices.Concat([]string{s.Cluster}, s.Abroad) {
-		tasks, err := livingTasks(ctx, s.Lister, s.Tasks, cluster)
-		if err != nil {
-			unlisted = append(unlisted, err)
+	clusters := slices.Concat([]string{s.Cluster}, s.Abroad)
+	living, failed := make([][]Task, len(clusters)), make([]error, len(clusters))
+	pool(s.abreast(len(clusters)), len(clusters), func(c int) {
+		living[c], failed[c] = livingTasks(ctx, s.Lister, s.Tasks, clusters[c])
+	})
+	for c, cluster := range clusters {
+		if failed[c] != nil {
 			continue
 		}
 		report.Home = report.Home || cluster == s.Cluster
-		report.Tasks += len(tasks)
-		for _, t := range tasks {
+		report.Tasks += len(living[c])
+		for _, t := range living[c] {
 			s.auditTask(ctx, cluster, t, control, report)
 		}
 	}
@@ -105,7 +107,7 @@ func (s *Sweep) audit(ctx context.Context, control Control, report *DailyReport)
 		notices = append(notices, Notice{Type: NoticeLeaked, TaskARN: l.TaskARN, Reason: l.Why, At: nowMillis()})
 	}
 	s.announce(ctx, notices)
-	return errors.Join(unlisted...)
+	return errors.Join(failed...)
 }
 
 func (s *Sweep) auditTask(ctx context.Context, cluster string, t Task, control Control, report *DailyReport) {

@@ -79,12 +79,22 @@ func (s *Sweep) askTasks(ctx context.Context, x *examination) {
 		}
 		x.evidences[i] = s.askLedger(ctx, r)
 	}
-	for cluster, indexes := range byCluster {
-		batches := slices.Collect(slices.Chunk(indexes, describeBatch))
+	clusters := slices.Sorted(maps.Keys(byCluster))
+	pool(s.abreast(len(clusters)), len(clusters), func(c int) {
+		batches := slices.Collect(slices.Chunk(byCluster[clusters[c]], describeBatch))
 		pool(s.Limits.SweepWidth, len(batches), func(n int) {
-			s.describeBatch(ctx, x, cluster, batches[n])
+			s.describeBatch(ctx, x, clusters[c], batches[n])
 		})
+	})
+}
+
+// abreast is how many clusters are asked at a time: all of them, for a spoke that does not
+// answer, its Region down or its role gone, must not keep the others waiting.
+func (s *Sweep) abreast(clusters int) int {
+	if s.Limits.SweepWidth == 1 {
+		return 1 // one call after another, in an order that is known
 	}
+	return clusters
 }
 
 // askLedger reads the row of a run without a task. One that cannot be read leaves

@@ -3,6 +3,7 @@ package core_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -130,4 +131,74 @@ func TestTheAuditLooksIntoEverySpoke(t *testing.T) {
 			})
 		})
 	}
+}
+
+// hanging are clusters whose ECS, or whose role, does not answer before the call is given up.
+type hanging struct {
+	core.TaskLister
+	core.TaskDescriber
+	fine string // the cluster that answers
+}
+
+const givenUp = 15 * time.Second
+
+func (h hanging) wait(cluster string) error {
+	if cluster == h.fine {
+		return nil
+	}
+	time.Sleep(givenUp)
+	return errors.New("deadline exceeded")
+}
+
+func (h hanging) Describe(ctx context.Context, cluster string, arns []string) ([]core.Task, error) {
+	if err := h.wait(cluster); err != nil {
+		return nil, err
+	}
+	return h.TaskDescriber.Describe(ctx, cluster, arns)
+}
+
+func (h hanging) Living(ctx context.Context, cluster string) ([]string, error) {
+	if err := h.wait(cluster); err != nil {
+		return nil, err
+	}
+	return h.TaskLister.Living(ctx, cluster)
+}
+
+// TestSpokesThatDoNotAnswerKeepNobodyWaiting: with many of them at once a sweep still ends
+// what is over at home, an audit still tells, and no run of theirs is touched.
+func TestSpokesThatDoNotAnswerKeepNobodyWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.limits.SweepWidth, w.limits.ProbeCalls, w.limits.ProbeWidth = core.DefaultLimits.SweepWidth, core.DefaultLimits.ProbeCalls, core.DefaultLimits.ProbeWidth
+		w.left("home", "done")
+		w.fleet.Exit("home", 0)
+		var abroad []string
+		for n := range 12 {
+			r := leftRun(fmt.Sprintf("abroad-%d", n))
+			r.Cluster = string(r.Run)
+			abroad = append(abroad, r.Cluster)
+			w.store.SeedRun(r)
+		}
+		s := w.sweep(w.store.Process)
+		tasks := hanging{s.Lister, s.Tasks, s.Cluster}
+		s.Tasks, s.Lister, s.Abroad = tasks, tasks, abroad
+		begun := time.Now()
+		report, err := s.Run(t.Context(), core.SweepRequest{})
+		if err != nil || outcomes(report)["home"] != core.Finalized {
+			t.Errorf("%v, %v", err, outcomes(report))
+		}
+		if took := time.Since(begun); took > 2*givenUp {
+			t.Errorf("the sweep took %s", took)
+		}
+		for _, run := range abroad {
+			if r := w.run(run); r.Epoch != 1 || r.Status != core.Running {
+				t.Errorf("run %s was touched: %+v", run, r)
+			}
+		}
+		begun = time.Now()
+		daily, err := s.Audit(t.Context())
+		if took := time.Since(begun); took > 2*givenUp || err == nil || !daily.Home {
+			t.Errorf("the audit took %s: %+v, %v", took, daily, err)
+		}
+	})
 }

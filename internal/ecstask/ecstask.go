@@ -69,6 +69,8 @@ func (t *Tasks) describe(ctx context.Context, cluster string, arns []string) ([]
 	out, err := t.ECS.DescribeTasks(ctx, &ecs.DescribeTasksInput{Cluster: &cluster, Tasks: arns})
 	api, ok := errors.AsType[smithy.APIError](err)
 	switch {
+	case ok && ofCredentials(err):
+		return nil, fmt.Errorf("describe %d tasks in %s: %w", len(arns), cluster, err)
 	case ok && api.ErrorCode() == "InvalidParameterException" && len(arns) == 1:
 		return []core.Task{refused(arns[0], api)}, nil
 	case ok && api.ErrorCode() == "InvalidParameterException" && len(arns) > 0:
@@ -103,6 +105,20 @@ func (t *Tasks) describe(ctx context.Context, cluster string, arns []string) ([]
 
 // denials are the codes by which AWS says that the caller may not.
 var denials = []string{"AccessDeniedException", "AccessDenied"}
+
+// issuer is what the SDK calls the service that gives out credentials.
+const issuer = "STS"
+
+// ofCredentials says that ECS was not asked: the credentials could not be had, as where a
+// spoke's role may not be assumed. Asking for fewer tasks would be refused as often.
+func ofCredentials(err error) bool {
+	for ; err != nil; err = errors.Unwrap(err) {
+		if o, ok := err.(*smithy.OperationError); ok && o.ServiceID == issuer {
+			return true
+		}
+	}
+	return false
+}
 
 // refused is a task that ECS does not tell of.
 func refused(arn string, cause smithy.APIError) core.Task {

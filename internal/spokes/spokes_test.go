@@ -182,6 +182,23 @@ func TestARefusedRoleIsAnError(t *testing.T) {
 	}
 }
 
+// TestARefusedRoleIsAskedForOnce, however many tasks are described: halves of them would be
+// refused as the whole.
+func TestARefusedRoleIsAskedForOnce(t *testing.T) {
+	a := &aws4{denies: true}
+	tasks := &ecstask.Tasks{ECS: a.start(t)}
+	arns := make([]string, 100)
+	for i := range arns {
+		arns[i] = fmt.Sprintf("%s/%d", abroad, i)
+	}
+	if _, err := tasks.Describe(t.Context(), abroad, arns); err == nil || !strings.Contains(err.Error(), "AccessDenied") {
+		t.Errorf("said %v", err)
+	}
+	if len(a.asked) != 1 {
+		t.Errorf("asked %d times: %v", len(a.asked), a.asked)
+	}
+}
+
 // calls makes each call of a task in a cluster.
 func calls(t *testing.T, fleet *spokes.Fleet, cluster string) map[string]error {
 	t.Helper()
