@@ -75,9 +75,30 @@ func decide(r Run, e evidence, now Millis, p policy) decision {
 		return decision{act: endOrConclude(r, e, now, p), reason: reason, why: string(reason)}
 	}
 	if r.Status == Interrupted {
-		return decision{act: actLeave, outcome: Producing, why: "paused"}
+		return waiting(r, e, now, p)
 	}
 	return judge(r, e, now, p)
+}
+
+// waiting is for a paused run: a human is awaited, or its time is over and it is kept.
+func waiting(r Run, e evidence, now Millis, p policy) decision {
+	if why := kept(r, e, now, p); why != "" {
+		return decision{act: actLeave, outcome: Held, why: why}
+	}
+	return decision{act: actLeave, outcome: Producing, why: "paused"}
+}
+
+// kept says what keeps a run whose time or cap is reached from its end, or "".
+func kept(r Run, e evidence, now Millis, p policy) string {
+	switch {
+	case overdue(r, e, now, p) == "":
+		return ""
+	case r.Hold.Live(now):
+		return "held"
+	case p.control.Blocked():
+		return p.control.Standing()
+	}
+	return ""
 }
 
 // ending names why r has to end, whatever its agent does, or "".
@@ -206,10 +227,8 @@ func probed(r Run, e evidence, now Millis, p policy) decision {
 		return decision{act: actLeave, outcome: Unknown, healing: reply.Healing, why: reply.Reason}
 	case e.note.sure(reply.Dead, now, p.limits):
 		return died(reply.Dead, p)
-	case overdue(r, e, now, p) != "" && r.Hold.Live(now):
-		return decision{act: actLeave, outcome: Held, why: "held"}
-	case overdue(r, e, now, p) != "" && p.control.Blocked():
-		return decision{act: actLeave, outcome: Held, why: p.control.Standing()}
+	case kept(r, e, now, p) != "":
+		return decision{act: actLeave, outcome: Held, why: kept(r, e, now, p)}
 	case reply.Dead != NotDead:
 		return decision{act: actLeave, outcome: Producing, why: "dead-" + string(reply.Dead) + "-once"}
 	}

@@ -146,6 +146,9 @@ var judgements = []judgement{
 	{what: "a paused run is left alone until its time is over", run: paused(599*time.Second, core.RowPause), want: core.Producing, why: "paused"},
 	{what: "a paused run expires when its time is exactly over", run: paused(600*time.Second, core.RowPause), want: core.Expired},
 	{what: "a paused run that is held does not expire", run: both(paused(600*time.Second, core.RowPause), func(r *core.Run) { r.Hold.Until = now() + 1 }),
+		want: core.Held, why: "held"},
+	{what: "a paused run whose time is over waits for a thaw", run: paused(600*time.Second, core.RowPause), control: frozen, want: core.Held, why: "frozen"},
+	{what: "a paused run that is held within its time is just paused", run: both(paused(599*time.Second, core.RowPause), func(r *core.Run) { r.Hold.Until = now() + 1 }),
 		want: core.Producing, why: "paused"},
 	{what: "a paused run is ended where a user cancelled it", run: both(paused(time.Second, core.RowCancel), cancelledByUser), want: core.Cancelled},
 }
