@@ -124,7 +124,10 @@ func (h handler) collectOne(ctx context.Context, q core.CollectRequest, report *
 		return
 	}
 	report.Collected++
-	report.Missing += r.Missing
+	if r.Missing > 0 {
+		report.Missing += r.Missing
+		h.log.ErrorContext(ctx, "broken", "tenant", string(q.Tenant), "thread", string(q.Thread), "missing", r.Missing)
+	}
 	if r.Withheld != "" {
 		report.Withheld++
 		h.log.InfoContext(ctx, "withheld", "tenant", string(q.Tenant), "thread", string(q.Thread), "reason", r.Withheld, "planned", r.Garbage)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
@@ -38,5 +39,28 @@ func TestEveryEndOfAStepIsMeasured(t *testing.T) {
 		if told["level"] != c.level || told["thread"] != "t" || told["outcome"] != string(c.end.State) || told["reason"] != c.end.Why {
 			t.Errorf("%+v: told %v", c.end, told)
 		}
+	}
+}
+
+// TestABrokenCheckpointRings: what a collection finds to be needed and not there cannot be
+// restored any more, and a line names the thread.
+func TestABrokenCheckpointRings(t *testing.T) {
+	var log, line bytes.Buffer
+	h := handler{
+		keeper: &recorder{keys: []core.ThreadKey{{Tenant: "a", Thread: "t"}}},
+		log:    slog.New(slog.NewJSONHandler(&log, nil)), meter: &metrics.Meter{Out: &line, Function: names.Checkpoint},
+	}
+	if _, err := h.daily(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var values map[string]any
+	if err := json.Unmarshal(line.Bytes(), &values); err != nil {
+		t.Fatal(err)
+	}
+	if values["ObjectsMissing"] != 1.0 || values["CheckpointFailures"] != 1.0 {
+		t.Errorf("measured %v", values)
+	}
+	if !strings.Contains(log.String(), `"level":"ERROR","msg":"broken","tenant":"a","thread":"t","missing":1`) {
+		t.Errorf("told %s", &log)
 	}
 }

@@ -147,7 +147,7 @@ func TestTheRunbooksQueriesAreSaved(t *testing.T) {
 // written are the members of lines of logs that queries read, beside metrics.
 var written = []string{
 	"message", "level", "run", "outcome", "status", "reason", "healing", "exitCode", "err", "operation", "code", "tenant", "thread", "id", "kind", "instance",
-	"task", "startedBy", "since", "stopping",
+	"task", "startedBy", "since", "stopping", "missing",
 }
 
 var identifier = regexp.MustCompile(`"[^"]*"|@?[A-Za-z]+`)

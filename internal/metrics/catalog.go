@@ -127,7 +127,7 @@ var charged = []Metric{
 	{ReclaimFailures, Count, true, false, true, []names.Function{names.Reclaim},
 		"Messages whose sandbox could not be ended; they come again, and in the end are dead letters."},
 	{CheckpointFailures, Count, true, false, true, []names.Function{names.Reclaim, names.Checkpoint, names.Reap, names.Session},
-		"Workspaces that could not be stored or restored, or are lost, and transcripts that were closed without their end."},
+		"Workspaces that could not be stored or restored, or are lost, objects of theirs that are missing, and transcripts that were closed without their end."},
 	{ExitToStoppedSeconds, Seconds, true, false, false, []names.Function{names.Reap},
 		"From an agent's end, as far as it is known, to the end of its task. Without an exit nudge the end is when a sweep saw it."},
 }

@@ -32,7 +32,7 @@ func Page() string {
 const pageLogs = `
 ## Logs
 
-One line of JSON for each decision, with its evidence, under a fixed message: ` + "`run`, `sweep`, `reap`, `audit`, `daily`, `leak`, `breaker`, `reclaim`, `loss`, `step`, `collect`, `checkpoint`, `agent`, `session`" + ` and what goes wrong on the way. Lambda adds
+One line of JSON for each decision, with its evidence, under a fixed message: ` + "`run`, `sweep`, `reap`, `audit`, `daily`, `leak`, `breaker`, `reclaim`, `loss`, `broken`, `step`, `collect`, `checkpoint`, `agent`, `session`" + ` and what goes wrong on the way. Lambda adds
 ` + "`timestamp`, `level`, `message` and `requestId`" + `. Members have these names and no others; no line holds a token, a prompt or output.
 
 | member | what it is |

@@ -31,6 +31,7 @@ var (
 	failedSweep   = Line{"reap", "ERROR", []string{"err"}}
 	failedReclaim = Line{"reclaim", "ERROR", []string{"run", "instance", "kind", "outcome", "err"}}
 	failedStep    = Line{"step", "WARN", []string{"tenant", "thread", "id", "kind", "reason", "outcome"}}
+	brokenThread  = Line{"broken", "ERROR", []string{"tenant", "thread", "missing"}}
 	lostWork      = Line{"loss", "WARN", []string{"run", "thread", "kind", "status", "reason", "task"}}
 	decidedRun    = Line{"run", "", []string{"run", "outcome"}}
 	unknownRun    = Line{"run", "", []string{"run", "outcome", "reason", "healing"}}
@@ -47,7 +48,7 @@ var Queries = []Query{
 	{"reclaim-failures", "reclaims that failed", queryReclaimFailures, reclaim, []Line{failedReclaim}},
 	sums("checkpoints", "workspaces stored", checkpoint, CheckpointsMade, CheckpointFiles, CheckpointFailures),
 	{"checkpoint-failures", "checkpoints that failed", queryCheckpointFailures, []names.Function{names.Checkpoint, names.Reclaim, names.Reap, names.Session},
-		[]Line{failedStep, {"reclaim", "", []string{"run", "instance", "kind", "outcome"}}, lostWork}},
+		[]Line{failedStep, {"reclaim", "", []string{"run", "instance", "kind", "outcome"}}, lostWork, brokenThread}},
 	{"refusals", "refusals", queryRefusals, []names.Function{names.Reap, names.Session, names.Checkpoint},
 		[]Line{{"run", "", []string{"run", "outcome", "reason"}}, {"session", "WARN", []string{"operation", "code", "run", "err"}}}},
 	{"throttles", "throttles", queryThrottles, []names.Function{names.Reap, names.Probe, names.Reclaim, names.Checkpoint, names.Session},
@@ -87,8 +88,8 @@ fields @timestamp, message, instance, kind, outcome, status, reason, healing, ex
 | sort @timestamp desc
 | limit 100`
 
-	queryCheckpointFailures = `fields @timestamp, message, tenant, thread, id, kind, reason, run, instance, outcome
-| filter (message = "step" and outcome = "failed") or (message = "reclaim" and outcome = "checkpoint-failed") or message = "loss"
+	queryCheckpointFailures = `fields @timestamp, message, tenant, thread, id, kind, reason, run, instance, outcome, missing
+| filter (message = "step" and outcome = "failed") or (message = "reclaim" and outcome = "checkpoint-failed") or message = "loss" or message = "broken"
 | sort @timestamp desc
 | limit 100`
 

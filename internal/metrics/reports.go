@@ -91,7 +91,7 @@ func (v Values) AddReclaim(o core.ReclaimOutcome, failed bool) {
 func OfCollection(r core.CollectAllReport) Values {
 	return Values{
 		ObjectsCollected: float64(r.Deleted), BytesCollected: float64(r.Reclaimed),
-		ObjectsMissing: float64(r.Missing), CollectionsFailed: float64(r.Failed),
+		ObjectsMissing: float64(r.Missing), CollectionsFailed: float64(r.Failed), CheckpointFailures: float64(r.Missing),
 	}
 }
 
