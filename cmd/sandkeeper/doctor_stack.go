@@ -1,9 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -289,8 +292,13 @@ func (d *doctor) queues(ctx context.Context) {
 	}
 }
 
-// versions looks for records that this version does not understand.
+// versions compares this tool with the functions, and looks for records that it does not
+// understand: a new installation has none.
 func (d *doctor) versions(ctx context.Context) {
+	if says, cure := versionsApart(d.in.out[names.OutSchema]); says != "" {
+		d.fail(cure, "%s", says)
+		return
+	}
 	runs, bad, err := d.in.indexed(ctx)
 	switch {
 	case err != nil:
@@ -300,4 +308,20 @@ func (d *doctor) versions(ctx context.Context) {
 	default:
 		d.ok("this is %s, and it reads all %d records in the indexes", version(), len(runs))
 	}
+}
+
+// versionsApart says how the schema that the deployed functions write differs from this
+// tool's, and the cure; nothing where it does not. A stack that names none is of an older
+// release than those that do.
+func versionsApart(deployed string) (says, cure string) {
+	n, err := strconv.Atoi(cmp.Or(deployed, "0"))
+	switch {
+	case err != nil:
+		return fmt.Sprintf("the stack says that its functions write schema %.20q, which is no version", deployed), "deploy the stack of this version"
+	case n > names.Schema:
+		return fmt.Sprintf("the functions write schema %d, this tool reads up to %d", n, names.Schema), "use the tool of the stack's version: make cli, in the clone from which it was deployed"
+	case n < names.Schema:
+		return fmt.Sprintf("the functions write schema %d, this tool writes %d, which they do not read", n, names.Schema), "deploy the stack of this version, or use the tool of the stack's"
+	}
+	return "", ""
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -140,5 +141,24 @@ func TestDoctorTellsAClockThatIsOff(t *testing.T) {
 		if last := d.found[len(d.found)-1]; last.Check != "clock" || last.State != want || (want == stateOK) != (last.Cure == "") {
 			t.Errorf("%s off: %+v, want %s", off, last, want)
 		}
+	}
+}
+
+// TestDoctorTellsAToolOfAnotherVersion before it meets a record that it cannot read, or
+// writes one that the functions cannot.
+func TestDoctorTellsAToolOfAnotherVersion(t *testing.T) {
+	own := strconv.Itoa(names.Schema)
+	for deployed, want := range map[string]string{
+		own: "", strconv.Itoa(names.Schema + 1): "reads up to " + own, strconv.Itoa(names.Schema - 1): "which they do not read", "": "which they do not read", "new": "no version",
+	} {
+		says, cure := versionsApart(deployed)
+		if (says == "") != (want == "") || !strings.Contains(says, want) || (cure == "") != (want == "") {
+			t.Errorf("%q: %q, cure %q", deployed, says, cure)
+		}
+	}
+	installed(t)
+	later := read[diagnosed](t, exitFindings, "doctor", "--sandboxes", "0", "--output", "Schema="+strconv.Itoa(names.Schema+1))
+	if found := later.of("versions"); len(found) != 1 || found[0].State != stateFail || !strings.Contains(found[0].Cure, "make cli") {
+		t.Errorf("of a newer stack: %+v", found)
 	}
 }

@@ -619,6 +619,7 @@ func (k *Keeper) outputs(more map[names.Output]*string) {
 		names.OutMode:            &k.props.Mode,
 		names.OutChosen:          k.chosenText(),
 		names.OutPlaces:          k.placesText(),
+		names.OutSchema:          new(strconv.Itoa(names.Schema)),
 	}
 	maps.Copy(all, more)
 	for _, id := range slices.Sorted(maps.Keys(all)) {

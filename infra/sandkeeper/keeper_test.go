@@ -910,7 +910,7 @@ func TestOutputs(t *testing.T) {
 		names.OutDeadLetterQueue, names.OutCluster, names.OutTaskDefinition, names.OutReapFunction,
 		names.OutProbeFunction, names.OutReclaimFunction, names.OutSubnets, names.OutSecurityGroup, names.OutInstall, names.OutMode,
 		names.OutShardQueue, names.OutShardDead, names.OutEventDead, names.OutEventBus, names.OutCheckpoint, names.OutCheckpointURL, names.OutSession,
-		names.OutTools, names.OutToolsURL, names.OutPlaces,
+		names.OutTools, names.OutToolsURL, names.OutPlaces, names.OutSchema,
 	} {
 		if production.Outputs[string(output)] == nil {
 			t.Errorf("no output %s", output)

@@ -8,13 +8,14 @@ import (
 	"github.com/aws/aws-sdk-go-v2/feature/dynamodb/expression"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
 // version is the schema version of every item that this code writes, and oldest that of
 // the oldest release whose items it reads: the one before. Code that meets another does not
 // touch the item. An item is of the newer version once it is written.
 const (
-	version = 1
+	version = names.Schema
 	oldest  = 1
 )
 

@@ -139,7 +139,12 @@ const (
 	OutPlaces          Output = "Places" // own cluster and spokes, as the functions read it
 	OutChosen          Output = "Chosen" // Chosen as JSON
 	OutMode            Output = "Mode"   // the mode that holds until an operator sets one
+	OutSchema          Output = "Schema" // Schema of the release that is deployed
 )
+
+// Schema is the schema version of every item that this release writes. It reads those of
+// the release before too.
+const Schema = 1
 
 // Names that the stack makes and others find again.
 const (
