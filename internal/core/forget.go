@@ -83,8 +83,9 @@ type DeleteThreadReport struct {
 
 // Why a deletion is refused because of its thread's use.
 const (
-	used    = "used"
-	liveRun = "live-run"
+	used        = "used"
+	liveRun     = "live-run"
+	keptSandbox = "kept-sandbox"
 )
 
 // IndexLag is for how long after a run began the list of its thread's runs may lack it, by
@@ -108,7 +109,8 @@ func (d *deletion) refused(why string) error {
 
 // DeleteThread deletes a thread, or counts what that would delete. It is refused as
 // "live-run" while a run of the thread has not ended, or owes its checkpoint, or began so
-// recently that nobody can tell; as "used" where anything was written since it was looked
+// recently that nobody can tell; as "kept-sandbox" while its sandbox is kept warm, in which
+// all of it would come back with the next run; as "used" where anything was written since it was looked
 // at; as "writer-conflict" while somebody holds its lease; as "observe", "frozen" or "held"
 // while an operator keeps it back. Carried out again after a crash it goes on, and where
 // nothing is left it writes nothing.
@@ -189,16 +191,20 @@ func (d *deletion) permit(ctx context.Context) error {
 	return nil
 }
 
-// lastRun is when a run of the thread began or ended last; it is refused while one lives.
+// lastRun is when a run of the thread began or ended last; it is refused while one lives,
+// or left a workspace that is to be stored or to serve the next one.
 func (d *deletion) lastRun(ctx context.Context) (last Millis, err error) {
 	keys, err := d.k.History.ThreadRuns(ctx, d.q.ThreadKey)
 	if err != nil {
 		return 0, err
 	}
-	lives := false
+	lives, kept := false, map[SandboxKey]bool{}
 	err = d.holds.read(ctx, keys, func(r Run) (done bool) {
-		lives = !r.Status.Terminal() || r.Row != RowNone
+		lives = !r.Status.Terminal() || r.Row != RowNone || r.Checkpoint.State == CheckpointMoved
 		last = max(last, r.StartedAt, r.FinishedAt)
+		if r.ReclaimOutcome == ReclaimIdled {
+			kept[r.SandboxKey] = true
+		}
 		return lives
 	})
 	switch {
@@ -207,7 +213,24 @@ func (d *deletion) lastRun(ctx context.Context) (last Millis, err error) {
 	case lives:
 		return 0, d.refused(liveRun)
 	}
-	return last, d.unused(last)
+	if err := d.unused(last); err != nil {
+		return 0, err
+	}
+	return last, d.bare(ctx, kept)
+}
+
+// bare refuses a thread one of whose sandboxes is kept. Their keys are of the thread alone.
+func (d *deletion) bare(ctx context.Context, kept map[SandboxKey]bool) error {
+	for key := range kept {
+		_, err := d.k.Sandboxes.Sandbox(ctx, key)
+		switch {
+		case err == nil:
+			return d.refused(keptSandbox)
+		case !isNotFound(err):
+			return err
+		}
+	}
+	return nil
 }
 
 // unused refuses a thread that was used since it may have been, at the latest then.

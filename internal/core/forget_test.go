@@ -82,8 +82,20 @@ func TestADeletionIsRefused(t *testing.T) {
 		set    func(w *keeping)
 		change func(q *core.DeleteThreadRequest)
 	}{
-		"while a run lives":        {"live-run", func(w *keeping) { r := run; r.Status, r.Row = core.Running, core.RowDetached; w.store.SeedRun(r) }, nil},
-		"while a run owes its end": {"live-run", func(w *keeping) { r := run; r.Row = core.RowReclaim; w.store.SeedRun(r) }, nil},
+		"while a run lives":               {"live-run", func(w *keeping) { r := run; r.Status, r.Row = core.Running, core.RowDetached; w.store.SeedRun(r) }, nil},
+		"while a run owes its end":        {"live-run", func(w *keeping) { r := run; r.Row = core.RowReclaim; w.store.SeedRun(r) }, nil},
+		"while its task owes a workspace": {"live-run", func(w *keeping) { r := run; r.Checkpoint.State = core.CheckpointMoved; w.store.SeedRun(r) }, nil},
+		"while its sandbox is kept warm": {"kept-sandbox", func(w *keeping) {
+			r := run
+			r.ReclaimOutcome, r.SandboxKey, r.Instance = core.ReclaimIdled, "key-warm", "i-warm"
+			w.store.SeedRun(r)
+			w.store.SeedSandbox(core.Sandbox{Key: "key-warm", Instance: "i-warm", LatestRun: "r", IdleSince: 2000, DueAt: 3000})
+		}, nil},
+		"unless its sandbox was kept and is gone": {"", func(w *keeping) {
+			r := run
+			r.ReclaimOutcome, r.SandboxKey, r.Instance = core.ReclaimIdled, "key-gone", "i-gone"
+			w.store.SeedRun(r)
+		}, nil},
 		"while a lease is live": {"writer-conflict", func(w *keeping) {
 			_, err := w.store.UpdateThread(w.ctx(), thread("t"), core.AcquireLease{Owner: "run:x", Now: now(), Until: now().Add(time.Minute)})
 			w.must(err)

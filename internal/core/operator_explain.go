@@ -375,6 +375,7 @@ var advice = map[string]string{
 	"launch-running":         "its launch has its task, and the record will name it",
 	"launch-stopping":        "its launch failed, and what may have started is being stopped",
 	liveRun:                  "a run of the thread has not ended or owes its checkpoint, or one began less than five minutes ago",
+	keptSandbox:              "a sandbox of the thread is kept warm, and what is in it would come back with the next run: its idle time has to be over first",
 	used:                     "somebody has written the thread since it was looked at: look again",
 	"writer-conflict":        "somebody writes the thread right now: later",
 	"rewritten":              "its journal is not what was read before, or does not reach so far",
