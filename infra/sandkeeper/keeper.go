@@ -8,6 +8,7 @@
 package sandkeeper
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -112,6 +113,7 @@ func New(scope constructs.Construct, id string, p Props) *Keeper {
 	k.functions, k.logs = map[names.Function]awslambda.Function{}, map[names.Function]awslogs.LogGroup{}
 	k.props.check()
 	k.read()
+	k.alone()
 	k.everywhere()
 	k.endpoints = k.localEndpoints()
 	k.stores()
@@ -145,6 +147,19 @@ func New(scope constructs.Construct, id string, p Props) *Keeper {
 		names.OutSecurityGroup:   network.group,
 	})
 	return k
+}
+
+// alone refuses a second installation in a stack, whose outputs would be those of the
+// first, and a key where the stack does not say where it is, by which CDK encrypts no table.
+func (k *Keeper) alone() {
+	const mark = "sandkeeper-installation"
+	if k.stack.Node().TryFindChild(new(mark)) != nil {
+		panic(fmt.Errorf("stack %s has an installation already: want one a stack", *k.stack.StackName()))
+	}
+	constructs.NewConstruct(k.stack, new(mark))
+	if k.props.Key != "" && (*awscdk.Token_IsUnresolved(k.stack.Region()) || *awscdk.Token_IsUnresolved(k.stack.Account())) {
+		panic(errors.New("key: want a stack whose env says its account and Region, those of the key"))
+	}
 }
 
 // localEndpoints declares the endpoints as parameters without a default: a local
