@@ -102,11 +102,14 @@ dist/local/%/bootstrap: build-local ;@:
 # is the commit, where there is one.
 CLI := linux-arm64 linux-amd64 darwin-arm64 darwin-amd64
 
-.PHONY: cli $(CLI:%=cli-%)
-cli: $(CLI:%=cli-%) ## Build the operator's tool for linux and darwin, to dist/cli
-	@cp dist/cli/$(shell go env GOHOSTOS)-$(shell go env GOHOSTARCH)/sandkeeper dist/sandkeeper
+.PHONY: cli cli-here $(CLI:%=cli-%)
+cli: cli-here $(CLI:%=cli-%) ## Build the operator's tool for linux and darwin, to dist/cli
+
+cli-here: cli-$(shell go env GOHOSTOS)-$(shell go env GOHOSTARCH) ## Build the operator's tool for this machine, to dist/sandkeeper
+	@cp dist/cli/$(patsubst cli-%,%,$<)/sandkeeper dist/sandkeeper
 
 $(CLI:%=cli-%): cli-%:
+	@echo "building the operator's tool for $*; the first time takes minutes" >&2
 	@mkdir -p dist/cli/$*
 	@GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o dist/cli/$*/sandkeeper ./cmd/sandkeeper
 

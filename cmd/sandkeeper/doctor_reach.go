@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ecs"
 	ecstypes "github.com/aws/aws-sdk-go-v2/service/ecs/types"
 	"github.com/aws/aws-sdk-go-v2/service/servicequotas"
+	"github.com/aws/smithy-go"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/ecsexec"
@@ -235,7 +237,7 @@ func (d *doctor) sandboxes(ctx context.Context) {
 			answer, err = exec.Exec(ctx, core.ExecTarget{Cluster: r.Cluster, TaskARN: r.TaskARN, Container: r.Container}, looking, nil)
 		}
 		if err != nil {
-			d.unknownOf("run "+r.RunKey.String(), err)
+			d.unasked(ctx, r, err)
 			continue
 		}
 		d.sandbox(r, strings.Fields(strings.ReplaceAll(string(answer.Stdout), "lacks ", "lacks-")))
@@ -243,6 +245,22 @@ func (d *doctor) sandboxes(ctx context.Context) {
 	if asked == 0 {
 		d.ok("no sandbox lives that could be asked")
 	}
+}
+
+// unasked says why a sandbox gave no answer, as explain does. What will not heal is a fault.
+func (d *doctor) unasked(ctx context.Context, r core.Run, err error) {
+	api, ok := errors.AsType[smithy.APIError](err)
+	denied := ok && slices.Contains(denied, api.ErrorCode()) // the caller is, not the sandbox
+	failure, ok := errors.AsType[*core.ProbeFailure](d.in.diagnosed(ctx, r, core.FailureOf(err)))
+	if denied || !ok || core.Advice(failure.Reason) == "" {
+		d.unknownOf("run "+r.RunKey.String(), err)
+		return
+	}
+	state := stateUnknown
+	if failure.Healing == core.Configuration {
+		state = stateFail
+	}
+	d.add(state, core.Advice(failure.Reason), "run %s: it could not be asked: %s", r.RunKey, failure.Reason)
 }
 
 // sandbox reads what a sandbox answered.

@@ -55,6 +55,9 @@ func (c *logsCommand) Run(ctx context.Context, in *installation, out *console.Co
 			return ctx.Err()
 		case err != nil:
 			return err
+		case ended && !t.whole() && !out.JSON:
+			out.Note("%s has ended as %s, and its transcript is incomplete: sandkeeper explain says why", key, t.run.Status)
+			return t.trouble()
 		case ended || !c.Follow:
 			return t.trouble()
 		}
@@ -104,8 +107,14 @@ type tail struct {
 	live  bool
 	print func(pieceView) error
 
+	run  core.Run
 	last []byte // the bytes before at that a sandbox gave
 	err  error  // why the sandbox could not be asked, the last time
+}
+
+// whole reports whether a run that has ended has all that its agent wrote.
+func (t *tail) whole() bool {
+	return !t.run.Status.Terminal() || t.run.Transcript != nil && t.run.Transcript.Complete
 }
 
 // endLine ends a line that is not ended yet, whose newline may be the journal's own: what a
@@ -123,6 +132,7 @@ func (t *tail) step(ctx context.Context) (ended bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	t.run = r
 	reader := core.LogReader{Log: t.in.runs, Blobs: t.in.blobs}
 	for piece, err := range reader.From(ctx, t.key, t.at) {
 		if err != nil {

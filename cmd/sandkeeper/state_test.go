@@ -352,6 +352,23 @@ func TestLogsLeavesABusySandboxAlone(t *testing.T) {
 	}
 }
 
+// TestLogsSayWhatIsMissing of the transcript of a run whose task died.
+func TestLogsSayWhatIsMissing(t *testing.T) {
+	w := installed(t)
+	r := w.begin(t, agent{run: "bereft", shell: lives})
+	w.wrote(t, r, "begun")
+	if err := w.fargate.KillTask(r.TaskARN); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the run is lost", func() bool {
+		sandkeeper(t, "sweep", r.RunKey.String(), "--yes").wants(t, exitDone)
+		return w.read(t, r.RunKey).Status.Terminal()
+	})
+	if a := sandkeeper(t, "logs", r.RunKey.String()).wants(t, exitDone); !strings.Contains(a.err, "its transcript is incomplete") {
+		t.Errorf("stdout %q, stderr %q", a.out, a.err)
+	}
+}
+
 // TestLogsSayWhyASandboxCannotBeAsked in ECS's terms: it refuses a session with one error
 // for tasks that are not up yet, that were started without ECS Exec, and whose agent stopped.
 func TestLogsSayWhyASandboxCannotBeAsked(t *testing.T) {
@@ -362,11 +379,19 @@ func TestLogsSayWhyASandboxCannotBeAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := sandkeeper(t, "logs", r.RunKey.String(), "--live").wants(t, exitFailed)
+	found := read[diagnosed](t, exitFindings, "doctor", "--sandboxes", "100").of("sandboxes")
 	if err := w.fargate.SetFaults(r.TaskARN, localfargate.Faults{}); err != nil { // it can be ended
 		t.Fatal(err)
 	}
 	if !strings.Contains(a.err, "agent-stopped") || strings.Contains(a.err, "without ECS Exec") {
 		t.Errorf("stderr %q", a.err)
+	}
+	// doctor says the same, with the same cure: it does not pass by itself.
+	same := func(c checked) bool {
+		return c.State == stateFail && strings.Contains(c.Says, r.RunKey.String()) && strings.Contains(c.Says, "agent-stopped") && c.Cure == core.Advice("agent-stopped")
+	}
+	if !slices.ContainsFunc(found, same) {
+		t.Errorf("doctor found %+v", found)
 	}
 }
 

@@ -162,19 +162,19 @@ func ServeProbe(ctx context.Context, p interface {
 		return ProbeAnswer{Probe: p.Probe(ctx, call.Probe.Rate, call.Probe.Requests)}, nil
 	case call.Page != nil:
 		page, err := p.Page(ctx, *call.Page)
-		return ProbeAnswer{Page: &page, Failure: failureOf(err)}, nil
+		return ProbeAnswer{Page: &page, Failure: FailureOf(err)}, nil
 	case call.List != nil:
 		listing, err := p.List(ctx, call.List.Target)
-		return ProbeAnswer{List: &listing, Failure: failureOf(err)}, nil
+		return ProbeAnswer{List: &listing, Failure: FailureOf(err)}, nil
 	case call.Remove != nil:
 		gone, err := p.Remove(ctx, call.Remove.Target, call.Remove.Runs)
-		return ProbeAnswer{Removed: gone, Failure: failureOf(err)}, nil
+		return ProbeAnswer{Removed: gone, Failure: FailureOf(err)}, nil
 	}
 	if call.Push != nil {
 		return servePush(ctx, p, *call.Push), nil
 	}
 	done, err := p.Terminate(ctx, *call.Terminate)
-	return ProbeAnswer{Terminate: &done, Failure: failureOf(err)}, nil
+	return ProbeAnswer{Terminate: &done, Failure: FailureOf(err)}, nil
 }
 
 func servePush(ctx context.Context, p any, q PushRequest) ProbeAnswer {
@@ -183,10 +183,11 @@ func servePush(ctx context.Context, p any, q PushRequest) ProbeAnswer {
 		return ProbeAnswer{Failure: &ProbeFailure{Healing: Configuration, Reason: "push-not-served"}}
 	}
 	reply, err := pusher.Push(ctx, q)
-	return ProbeAnswer{Push: &reply, Failure: failureOf(err)}
+	return ProbeAnswer{Push: &reply, Failure: FailureOf(err)}
 }
 
-func failureOf(err error) *ProbeFailure {
+// FailureOf is why a sandbox could not be asked, by the error of the session; nil without one.
+func FailureOf(err error) *ProbeFailure {
 	if err == nil {
 		return nil
 	}
