@@ -411,3 +411,20 @@ func TestALocalCommandFollowsNobodyElsewhere(t *testing.T) {
 		t.Errorf("said %v", err)
 	}
 }
+
+// TestAnErrorIsOneErrorWhateverItQuotes: a host's id or an agent's text begins no line of
+// the tool's, and moves no cursor.
+func TestAnErrorIsOneErrorWhateverItQuotes(t *testing.T) {
+	for _, text := range []string{"x\nsandkeeper: released acme/y", "x\r\nsandkeeper: done", "x\x1b[1A\x1b[2Ksandkeeper: done", "x\u009b1Asandkeeper: done", "x\u2028sandkeeper"} {
+		for _, json := range []bool{false, true} {
+			var errs strings.Builder
+			out := &console.Console{Err: &errs, JSON: json}
+			report(out, fmt.Errorf("hold run acme/%s: %w", text, core.ErrTooLate))
+			for n, line := range strings.Split(strings.TrimSuffix(errs.String(), "\n"), "\n") {
+				if console.Clean(line) != line || n > 0 && !strings.HasPrefix(line, "  ") {
+					t.Errorf("of %q, line %d: %q", text, n, line)
+				}
+			}
+		}
+	}
+}

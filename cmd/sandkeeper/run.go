@@ -220,7 +220,8 @@ func report(out *console.Console, err error) int {
 		_ = printJSON(out.Err, told) // stderr is the last resort
 		return code
 	}
-	fmt.Fprintln(out.Err, "sandkeeper: error: "+console.CleanLines(text))
+	// What follows the first line is set in: whatever an error quotes passes for no line of ours.
+	fmt.Fprintln(out.Err, "sandkeeper: error: "+strings.ReplaceAll(console.CleanLines(text), "\n", "\n  "))
 	if e, ok := errors.AsType[*kong.ParseError](err); ok {
 		fmt.Fprintln(out.Err, "see "+helpOf(e.Context)+" --help")
 	}
