@@ -144,11 +144,7 @@ func (d *doctor) tasksOf(ctx context.Context, cluster string) {
 		}
 	}
 	if deaf == 0 {
-		where := ""
-		if cluster != d.in.out[names.OutCluster] {
-			where = " in " + cluster
-		}
-		d.ok("%d living tasks%s, %d of them ours, each with ECS Exec", len(arns), where, ours)
+		d.ok("%d living tasks%s, %d of them ours, each with ECS Exec", len(arns), d.where(cluster), ours)
 	}
 }
 
@@ -172,15 +168,15 @@ func deafness(t core.Task) string {
 // endings looks at the tasks that ECS still remembers: a container's main process must
 // outlive every agent in it, or there is nothing left to read when one ends.
 func (d *doctor) endings(ctx context.Context) {
-	cluster := d.in.out[names.OutCluster]
-	answer, err := d.in.ecs.ListTasks(ctx, &ecs.ListTasksInput{Cluster: &cluster, DesiredStatus: ecstypes.DesiredStatusStopped})
-	if err != nil {
-		d.unknown(err)
-		return
+	for _, cluster := range slices.Concat([]string{d.in.out[names.OutCluster]}, d.in.places.Abroad()) {
+		d.endingsIn(ctx, cluster)
 	}
-	tasks, err := d.remembered(ctx, cluster, answer.TaskArns)
+}
+
+func (d *doctor) endingsIn(ctx context.Context, cluster string) {
+	tasks, err := d.remembered(ctx, cluster)
 	if err != nil {
-		d.unknown(err)
+		d.unknownOf("cluster "+cluster, err)
 		return
 	}
 	before := len(d.found)
@@ -190,15 +186,25 @@ func (d *doctor) endings(ctx context.Context) {
 		}
 	}
 	if len(d.found) == before {
-		d.ok("none of the %d tasks that ECS remembers ended by itself", len(tasks))
+		d.ok("none of the %d tasks%s that ECS remembers ended by itself", len(tasks), d.where(cluster))
 	}
 }
 
-// remembered are stopped tasks of this installation.
-func (d *doctor) remembered(ctx context.Context, cluster string, arns []string) ([]core.Task, error) {
-	if len(arns) == 0 {
-		return nil, nil
+// where names a cluster that is not the installation's own.
+func (d *doctor) where(cluster string) string {
+	if cluster == d.in.out[names.OutCluster] {
+		return ""
 	}
+	return " in " + cluster
+}
+
+// remembered are stopped tasks of this installation.
+func (d *doctor) remembered(ctx context.Context, cluster string) ([]core.Task, error) {
+	answer, err := d.in.fleet.ListTasks(ctx, &ecs.ListTasksInput{Cluster: &cluster, DesiredStatus: ecstypes.DesiredStatusStopped})
+	if err != nil || len(answer.TaskArns) == 0 {
+		return nil, err
+	}
+	arns := answer.TaskArns
 	tasks, err := d.in.tasks.Describe(ctx, cluster, arns[:min(len(arns), 100)])
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
@@ -16,6 +17,7 @@ import (
 // workspace that was to be stored. The deployed reclaim measures that as the alarm reads it,
 // and logs whose it was (I5).
 func TestALostWorkspaceIsAlarmed(t *testing.T) {
+	begun := time.Now()
 	in := installed(t)
 	r := in.begin(t, agent{run: "loses-its-workspace", shell: lives, checkpoint: core.CheckpointAlways})
 	box := boxItem(in, r)
@@ -31,7 +33,7 @@ func TestALostWorkspaceIsAlarmed(t *testing.T) {
 	}
 	metric, log := false, false
 	await(t, "alarm", func() bool {
-		for _, line := range in.logged(t, in.out[names.OutReclaimFunction]) {
+		for _, line := range in.logged(t, in.out[names.OutReclaimFunction], begun) {
 			// The engine asks for lines of text where Lambda asks for JSON.
 			log = log || strings.Contains(line, "message=loss run="+r.RunKey.String()+" ") && strings.Contains(line, " kind=workspace ")
 			var members map[string]any
