@@ -121,8 +121,8 @@ func (k *Keeper) doubt(ctx context.Context, q stepRequest, step Step, why string
 	if Refused(err) {
 		th, err = k.Threads.Thread(ctx, q.ThreadKey)
 	}
-	if err != nil || th.Step == nil {
-		return reportOf(step), err
+	if own := q.mine(th); err == nil && own != nil {
+		return reportOf(*own), nil
 	}
-	return reportOf(*th.Step), nil
+	return reportOf(step), err // it lost its lease, and the thread may be another step's: the next call finds that out
 }

@@ -139,6 +139,7 @@ func (h *execHold) take(ctx context.Context, most time.Duration) error {
 	was := h.held
 	if was.Until <= now { // not held, or no more
 		box, err := h.read(ctx)
+		now = nowMillis() // a hold that ended while it was read bars nobody
 		switch {
 		case err != nil:
 			return ignoreNotFound(err)

@@ -51,10 +51,7 @@ func keepsWorkspace(r Run, installation CheckpointPolicy) bool {
 // its sandbox is no work of the thread's, maybe not even what should have been restored,
 // and must not follow the thread's head.
 func (r Run) idle() bool {
-	if r.Ending == nil {
-		return false
-	}
-	return r.Ending.Reason == EndNeverStarted || r.Start.Hosted && r.Start.AskedAt == 0
+	return r.Ending != nil && r.Ending.Reason == EndNeverStarted || r.Start.Hosted && r.Start.AskedAt == 0
 }
 
 // CheckpointState says how the checkpoint stands that a run's end owes.

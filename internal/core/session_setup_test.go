@@ -252,3 +252,26 @@ func TestAHalfPreparedSandboxIsNoHeritage(t *testing.T) {
 		h.check()
 	})
 }
+
+// TestATaskThatDiesBeforeItsAgentTakesNoWork with it: nothing is owed of it, and no loss is
+// told to the thread's next run.
+func TestATaskThatDiesBeforeItsAgentTakesNoWork(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHosting(t)
+		h.checkpoint = core.CheckpointAlways
+		report, err := setUpSession(h, newSetups()).Start(t.Context(), planned("r"))
+		h.must(err)
+		if report.Waiting != "setup" {
+			t.Fatalf("it begins: %+v", report)
+		}
+		h.fleet.KillTask(h.run("r").TaskARN)
+		for range 10 {
+			time.Sleep(time.Minute)
+			h.tick()
+		}
+		if r := h.run("r"); r.Status != core.Failed || r.Checkpoint != (core.RunCheckpoint{}) {
+			t.Errorf("run %s, checkpoint %+v", r.Status, r.Checkpoint)
+		}
+		h.check()
+	})
+}

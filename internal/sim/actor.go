@@ -31,6 +31,9 @@ type actor struct {
 	waits string // the call it is about to make
 	over  bool
 
+	routine string // the goroutine that it acts in; others of its process do not stand still
+	execs   execs
+
 	// What the oracle remembers of it.
 	fences    map[core.ThreadKey]int64 // of the leases that it took, or that its token is of
 	forks     []core.ForkBranch        // that it asks for
@@ -72,11 +75,12 @@ func (w *world) spawn(as role, timeout time.Duration, do func(ctx context.Contex
 		a.skew = w.config.Skew * time.Duration(as.id%3-1)
 	}
 	a.next, a.close = iter.Pull(func(yield func(string) bool) {
-		a.yield = yield
+		a.yield, a.routine, a.execs = yield, goroutine(), newExecs()
 		a.p = w.store.NewProcess(mem.Faults{At: a.plan, Before: a.stand})
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		do(ctx, a)
+		w.judgeLeft(a)
 	})
 	w.actors = append(w.actors, a)
 	w.advance(a)
@@ -86,7 +90,7 @@ func (w *world) spawn(as role, timeout time.Duration, do func(ctx context.Contex
 // stand lets an actor stand still before a call.
 func (a *actor) stand(ctx context.Context, call string) {
 	switch {
-	case a.p.Stopped(), ctx.Value(joined{}) != nil, aside[call]:
+	case a.routine != goroutine(), a.p.Stopped(), ctx.Value(joined{}) != nil, aside[call]:
 	case a.stood:
 		a.stood = false
 	case !a.yield(call):
@@ -97,8 +101,10 @@ func (a *actor) stand(ctx context.Context, call string) {
 // at lets an actor stand still before a call that it then makes: what follows sees
 // the world as the call does.
 func (a *actor) at(ctx context.Context, call string) {
-	a.stand(ctx, call)
-	a.stood = true
+	if a.routine == goroutine() {
+		a.stand(ctx, call)
+		a.stood = true
+	}
 }
 
 // advance carries out the call that a waits for.
@@ -150,7 +156,7 @@ func (w *world) step(a *actor, fault mem.Fault) {
 func changes(call string) bool {
 	first, _, _ := strings.Cut(call, " ")
 	switch first {
-	case "read", "list", "load", "describe", "probe", "page", "stat", "find", "grant", "download":
+	case "read", "list", "load", "describe", "probe", "page", "stat", "find", "grant", "download", "follow":
 		return false
 	}
 	return true

@@ -77,7 +77,7 @@ func (w *world) enter(c Choice) {
 		} else {
 			w.enterHost(c, r)
 		}
-	case OpContinue, OpFinish, OpFail, OpTail, OpList, OpAdopt:
+	case OpContinue, OpFinish, OpFail, OpTail, OpFollow, OpList, OpAdopt:
 		w.enterSession(c, r)
 	default:
 		w.enterOperator(c, r)
@@ -406,6 +406,7 @@ func (w *world) agentActs(c Choice, r *agentRun) {
 
 func (w *world) write(r *agentRun, text string) {
 	r.written += text
+	w.touches(r, len(text))
 	w.fleet.Write(r.key.Run, text)
 }
 

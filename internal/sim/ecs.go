@@ -100,6 +100,9 @@ const (
 // Probe carries less of a journal than a sandbox would.
 func (t tasks) Probe(ctx context.Context, rate float64, requests []core.ProbeRequest) []core.ProbeReply {
 	replies := t.View.Probe(ctx, rate, requests)
+	for _, q := range requests {
+		t.w.sees(t.a, q.SandboxKey)
+	}
 	for i := range replies {
 		if t.w.ecs.mute > now() {
 			replies[i] = core.ProbeReply{RunKey: requests[i].RunKey, Reason: errMute.Reason, Healing: errMute.Healing}
@@ -109,19 +112,6 @@ func (t tasks) Probe(ctx context.Context, rate float64, requests []core.ProbeReq
 		}
 	}
 	return replies
-}
-
-// Page gives smaller pages than a sandbox would.
-func (t tasks) Page(ctx context.Context, q core.PageRequest) (core.PageReply, error) {
-	t.a.at(ctx, "page")
-	if err := t.silent(ctx, "page"); err != nil {
-		return core.PageReply{}, err
-	}
-	page, err := t.View.Page(ctx, q)
-	if err == nil && len(page.Data) > pageSize {
-		page.Data, page.Exit, page.Stderr, page.End = page.Data[:pageSize], nil, "", false
-	}
-	return page, err
 }
 
 // Terminate ends an agent.

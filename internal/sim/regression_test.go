@@ -172,6 +172,23 @@ var once = []struct {
 		{Op: "go", ID: 3, N: 40},
 		{Op: "go", ID: 2, N: 40},
 	}},
+}, {
+	name: "a save of which it is not known that its agent began does not take the next step for its own (I5)",
+	seed: 0x74b4349aaf2b415b,
+	script: sim.Script{Config: sim.Config{Runs: 3, Threads: 3, Breaker: 50, Checkpoint: core.CheckpointFinished, Keeper: true, Session: true}, Choices: []sim.Choice{
+		{Op: "begin", ID: 32, Run: 2},
+		{Op: "go", ID: 32, N: 40},
+		{Op: "detach", ID: 153, Run: 2},
+		{Op: "go", ID: 153, N: 40},
+		{Op: "save", ID: 157, Run: 2, N: 9},
+		{Op: "go", ID: 157, To: "hold exec"},
+		{Op: "wait", N: 260000}, // past its lease
+		{Op: "save", ID: 167, Run: 2, N: 10},
+		{Op: "go", ID: 167, N: 40},
+		{Op: "capture", ID: 168, Run: 2},
+		{Op: "go", ID: 168, N: 40},
+		{Op: "go", ID: 157, N: 40, Fault: mem.AnswerLost},
+	}},
 }}
 
 // TestWhatOnceBroke carries every such script out again.

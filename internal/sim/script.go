@@ -27,12 +27,13 @@ type Config struct {
 	Session       bool                  `json:",omitempty"` // hosts do what they do through sessions
 
 	// Of sessions.
-	SetUp  bool                `json:",omitempty"` // sandboxes are set up before their agents
-	Hooks  int                 `json:",omitempty"` // 1: hooks are told; 2: some ready hooks fail
-	Copies core.SnapshotPolicy `json:",omitempty"` // the provider copies disks, then
-	Spool  bool                `json:",omitempty"` // agents have bearers, and spool
-	Adopts bool                `json:",omitempty"` // some hosts start their own tasks
-	Quota  int                 `json:",omitempty"` // sandboxes of a tenant at once; 0: any number
+	SetUp   bool                `json:",omitempty"` // sandboxes are set up before their agents
+	Hooks   int                 `json:",omitempty"` // 1: hooks are told; 2: some ready hooks fail
+	Copies  core.SnapshotPolicy `json:",omitempty"` // the provider copies disks, then
+	Spool   bool                `json:",omitempty"` // agents have bearers, and spool
+	Adopts  bool                `json:",omitempty"` // some hosts start their own tasks
+	Follows bool                `json:",omitempty"` // hosts follow their runs by long polls and in process, files too
+	Quota   int                 `json:",omitempty"` // sandboxes of a tenant at once; 0: any number
 }
 
 // Script is one episode: an installation and everything that happens there.
@@ -112,7 +113,8 @@ const (
 	OpContinue Op = "continue" // it begins the run for a paused one of its thread
 	OpFinish   Op = "finish"
 	OpFail     Op = "fail"
-	OpTail     Op = "tail"
+	OpTail     Op = "tail"   // N above 1: how long it waits, and above 7 for files
+	OpFollow   Op = "follow" // in process, poll by poll; N above 1: how it ends
 	OpList     Op = "list"
 	OpAdopt    Op = "adopt" // of the run's own task; N above 1: of another run's; above 2: of the installation's
 
@@ -244,6 +246,9 @@ func (m *maker) equips(c *Config, rng *rand.Rand) (weights []weight) {
 	if c.Adopts = rng.IntN(3) == 0; c.Adopts {
 		weights = append(weights, weight{OpAdopt, 60})
 	}
+	if c.Follows = rng.IntN(2) == 0; c.Follows {
+		weights = append(weights, weight{OpFollow, 60}, weight{OpTail, 40})
+	}
 	c.Hooks = rng.IntN(3)
 	c.Copies = []core.SnapshotPolicy{"", core.SnapshotsAfterRun, core.SnapshotsAfterSetup}[rng.IntN(3)]
 	c.Quota = []int{0, 0, 1, 2, 3}[rng.IntN(5)]
@@ -353,7 +358,7 @@ func (m *maker) follow(w *world, c Choice) {
 var crucial = map[string]bool{
 	"claim": true, "append": true, "finish": true, "terminate": true, "mark reclaiming": true, "condemn": true, "stop task": true,
 	"close row": true, "stop launch": true, "mark idle": true, "reclaim done": true, "put intent": true, "run task": true,
-	"launched": true, "start agent": true, "renew": true, "lapse": true, "hold": true,
+	"launched": true, "start agent": true, "renew": true, "lapse": true, "hold": true, "hold exec": true,
 	"note snapshot": true, "restore task": true, "drop snapshots": true, "add bearer": true, "resumed": true,
 }
 
@@ -420,8 +425,12 @@ func (m *maker) number(op Op) int {
 		return m.among(0, 0, 1, 1, 1, 2, 4, 6, 8)
 	case OpDeliver:
 		return m.among(0, 0, 0, 1, 2, 3)
-	case OpStopped, OpBegin, OpRenew, OpDetach, OpAttach, OpTake, OpPause, OpContinue, OpFinish, OpFail, OpTail, OpList:
+	case OpStopped, OpBegin, OpRenew, OpDetach, OpAttach, OpTake, OpPause, OpContinue, OpFinish, OpFail, OpList:
 		return m.among(0, 0, 0, 0, 0, 0, 0, 1)
+	case OpTail:
+		return m.among(0, 0, 0, 1, 2, 4, 6, 8)
+	case OpFollow:
+		return m.among(0, 0, 2, 2, 2, 4, 6, 1)
 	case OpAdopt:
 		return m.among(0, 0, 0, 0, 0, 1, 2, 3)
 	case OpSetup:
@@ -468,6 +477,8 @@ func (w *world) can(op Op, r *agentRun, again bool) bool {
 		return w.config.Session && r.stray == "" && (again || paused && seen.Epoch == 0)
 	case OpFinish:
 		return w.config.Session && seen.Epoch != 0 && (again || !seen.Status.Terminal() && !w.fleet.Alive(r.key.Run) && seen.Start.ReadyAt != 0)
+	case OpFollow:
+		return w.config.Follows && seen.Epoch != 0 && (again || !seen.Status.Terminal() && seen.Start.ReadyAt != 0)
 	case OpFail, OpTail, OpList:
 		return w.config.Session && seen.Epoch != 0 && (again || !seen.Status.Terminal())
 	case OpBegin:

@@ -49,7 +49,7 @@ func (w *world) definition(r *agentRun) *core.Definition {
 	if w.config.Hooks > 0 {
 		d.Hooks = core.HookPlan{Ready: hookFunction, Error: hookFunction, Destroyed: hookFunction}
 	}
-	d.Snapshots = w.config.Copies
+	d.Snapshots, d.FileEvents.Enabled = w.config.Copies, w.config.Follows
 	return d
 }
 
@@ -85,7 +85,9 @@ func (w *world) enterSession(c Choice, r *agentRun) {
 		case OpFinish:
 			err = w.hostFinishes(call)
 		case OpTail:
-			err = w.hostTails(call)
+			err = w.hostTails(call, c.N/2)
+		case OpFollow:
+			err = w.hostFollows(call, c.N)
 		case OpList:
 			one := context.WithValue(ctx, joined{}, true) // it reads several runs at once, and writes nothing
 			_, err = call.s.List(one, core.ListRunsRequest{ThreadKey: w.threadKey(r), Active: c.N > 1})
@@ -153,6 +155,9 @@ func (w *world) hostStarts(c hostCall, goesOn bool) error {
 		return err
 	}
 	if report.State != core.Ready {
+		if report.Waiting == "busy" {
+			w.judgeBusy(c.a, c.r, true)
+		}
 		w.met("start waits: " + report.Waiting)
 		return nil
 	}
@@ -185,26 +190,28 @@ func (w *world) hostFinishes(c hostCall) error {
 		w.accuse("%s is told that %s is stored, and it is not (I5)", c.a.name, report.Checkpoint)
 	case report.State == core.Finished && report.Checkpoint != "":
 		w.met("finished with a checkpoint")
+	case report.Waiting == "busy":
+		w.judgeBusy(c.a, c.r, true)
 	}
 	w.met(strings.TrimSpace(string(report.State) + " " + report.Waiting))
 	return nil
 }
 
-// hostTails reads a run's output from where the log ends, and holds it against what the
-// agent wrote.
-func (w *world) hostTails(c hostCall) error {
-	from := w.oracle.seen[c.r.key].LogEnd
-	report, err := c.s.Tail(c.ctx, core.TailRequest{RunKey: c.r.key, Host: c.host, From: from})
-	if err != nil || len(c.r.former) > 0 {
-		return err
+// hostTails reads a run's output from where the log ends, or what changed in its workspace,
+// and waits for some.
+func (w *world) hostTails(c hostCall, kind int) error {
+	q := core.TailRequest{RunKey: c.r.key, Host: c.host, From: w.oracle.seen[c.r.key].LogEnd, WaitSeconds: waits[kind%len(waits)]}
+	if kind >= len(waits) {
+		q.Stream, q.From = core.StreamFiles, 0
 	}
-	if end := report.From + int64(len(report.Data)); end > int64(len(c.r.written))+1 || !strings.HasPrefix(c.r.written[min(report.From, int64(len(c.r.written))):], strings.TrimSuffix(string(report.Data), "\n")) {
-		w.accuse("%s reads %q from %d on, and the agent of run %s wrote %q", c.a.name, report.Data, report.From, c.r.key, c.r.written)
+	report, err := c.s.Tail(c.ctx, q)
+	switch {
+	case err != nil:
+		w.tailBusy(c, err)
+	case q.Stream == core.StreamDefault:
+		w.judgeTail(c, report)
 	}
-	if report.End {
-		w.met("tailed to the end")
-	}
-	return nil
+	return err
 }
 
 // driving are the writes of a run that only its driver makes.
