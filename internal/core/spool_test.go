@@ -199,11 +199,7 @@ func TestASweepDrainsTheSpoolFirst(t *testing.T) {
 // after half a minute.
 func TestATailTakesTheSpoolsBytes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := newHosting(t)
-		h.ready(startOf("r", "one"))
-		p := h.store.NewProcess(mem.Faults{})
-		s := h.session(p)
-		s.Spool = p
+		h, s, p := spooling(t)
 		pages := func() (n int) {
 			for _, call := range p.Calls() {
 				if call == "page" {
@@ -239,14 +235,31 @@ func TestATailTakesTheSpoolsBytes(t *testing.T) {
 		}
 		h.fleet.Exit("r", 0)
 		time.Sleep(time.Second)
-		r := h.run("r")
-		_, err := h.store.Update(t.Context(), key("r"), core.Hint{TaskARN: r.TaskARN, ExitedAt: now(), Row: r.Row, DueAt: r.DueAt, Lapse: r.DueAt})
-		h.must(err)
+		h.nudged()
 		report := ask(int64(len(seen)))
 		if !report.End || !report.Run.Sealed || pages() != 1 {
 			t.Errorf("tail at the end: %+v after %d pages", report, pages())
 		}
 	})
+}
+
+// spooling is a host of the run r, whose agent works and has its journal spooled.
+func spooling(t *testing.T) (*hosting, *core.Session, *mem.Process) {
+	t.Helper()
+	h := newHosting(t)
+	h.ready(startOf("r", "one"))
+	p := h.store.NewProcess(mem.Faults{})
+	s := h.session(p)
+	s.Spool = p
+	return h, s, p
+}
+
+// nudged tells that the agent of the run r says it has ended.
+func (h *hosting) nudged() {
+	h.t.Helper()
+	r := h.run("r")
+	_, err := h.store.Update(h.t.Context(), key("r"), core.Hint{TaskARN: r.TaskARN, ExitedAt: now(), Row: r.Row, DueAt: r.DueAt, Lapse: r.DueAt})
+	h.must(err)
 }
 
 // TestALineWithoutItsEndIsNoNews: what an agent wrote last may end in no newline. The spool
@@ -255,18 +268,12 @@ func TestALineWithoutItsEndIsNoNews(t *testing.T) {
 	for _, read := range []int64{0, int64(len("first\n"))} {
 		t.Run(fmt.Sprintf("read up to %d", read), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				h := newHosting(t)
-				h.ready(startOf("r", "one"))
-				p := h.store.NewProcess(mem.Faults{})
-				s := h.session(p)
-				s.Spool = p
+				h, s, _ := spooling(t)
 				h.fleet.Write("r", "first\ndone")
 				h.store.Spool(key("r"), 0, []byte("first\ndone"))
 				h.fleet.Exit("r", 0)
 				time.Sleep(time.Second)
-				r := h.run("r")
-				_, err := h.store.Update(t.Context(), key("r"), core.Hint{TaskARN: r.TaskARN, ExitedAt: now(), Row: r.Row, DueAt: r.DueAt, Lapse: r.DueAt})
-				h.must(err)
+				h.nudged()
 				seen := []byte("first\ndone")[:read]
 				for range 4 {
 					report, err := s.Tail(t.Context(), core.TailRequest{RunKey: key("r"), Host: hostOf("one"), From: int64(len(seen)), WaitSeconds: 25})
@@ -288,11 +295,7 @@ func TestALineWithoutItsEndIsNoNews(t *testing.T) {
 // for.
 func TestAHostThatComesBackRousesTheSpool(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := newHosting(t)
-		h.ready(startOf("r", "one"))
-		p := h.store.NewProcess(mem.Faults{})
-		s := h.session(p)
-		s.Spool = p
+		h, s, p := spooling(t)
 		h.fleet.Write("r", "first\n")
 		h.store.Spool(key("r"), 0, []byte("first\n"))
 		time.Sleep(time.Second)
