@@ -137,15 +137,12 @@ func (s *Session) lease(ctx context.Context, r Run, key SandboxKey, known *Threa
 	if waiting, err = s.held(ctx, th, r, key, now); waiting != "" || err != nil {
 		return Thread{}, waiting, err
 	}
-	if th.Lease.Owner == hostOwner(r) && th.Lease.Until > now.Add(LeaseLife*2/3) && th.FirstRun != "" {
+	if th.Lease.Owner == hostOwner(r) && th.Lease.Until > now.Add(LeaseLife*2/3) {
 		return th, "", nil // taken or renewed a moment ago; what is written under it says its fence
 	}
 	th, err = threads.UpdateThread(ctx, hostThread(r), AcquireLease{Owner: hostOwner(r), Now: now, Until: leaseUntil(now)})
 	if refusalOf(err) == "writer-conflict" {
 		return Thread{}, "writer", nil // somebody was faster; who, the next call tells
-	}
-	if err == nil && th.FirstRun == "" {
-		th, err = threads.UpdateThread(ctx, hostThread(r), NoteRun{Run: r.RunKey.Run, Now: now})
 	}
 	return th, "", err
 }
