@@ -18,6 +18,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
 	"github.com/sandkeeper/sandkeeper/internal/ddb"
 	"github.com/sandkeeper/sandkeeper/internal/ebout"
 	"github.com/sandkeeper/sandkeeper/internal/ecstask"
@@ -171,7 +172,7 @@ func newUseCases(acc *account, a answers, over bool) *useCases {
 	}
 	u.reclaim = &core.Reclaimer{
 		Runs: u.runs, Sandboxes: u.boxes, Ledger: u.boxes, Transactions: u.both, Tasks: tasks, Stopper: tasks, Controls: u.boxes,
-		Breaker: u.boxes, Checkpoints: core.NoCheckpoints{}, Provider: ecstask.Provider, Limits: limits,
+		Breaker: u.boxes, Checkpoints: mem.NoCheckpoints{}, Provider: ecstask.Provider, Limits: limits,
 	}
 	return u
 }

@@ -234,7 +234,7 @@ func tokensPerRun(t *testing.T, _ int) []figure {
 	before := s.server.Metrics().Calls
 	reclaimer := &core.Reclaimer{
 		Runs: s.store, Sandboxes: s.store, Ledger: s.store, Transactions: s.store, Tasks: s.tasks, Stopper: s.tasks, Controls: s.store,
-		Breaker: s.store, Checkpoints: core.NoCheckpoints{}, Provider: ecstask.Provider, Limits: s.limits,
+		Breaker: s.store, Checkpoints: mem.NoCheckpoints{}, Provider: ecstask.Provider, Limits: s.limits,
 	}
 	for done := 0; done < runs; {
 		report, err := s.tick(t.Context())

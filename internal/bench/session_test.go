@@ -23,6 +23,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ecs/types"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
 	"github.com/sandkeeper/sandkeeper/internal/ecstask"
 	"github.com/sandkeeper/sandkeeper/internal/localfargate"
 	"github.com/sandkeeper/sandkeeper/internal/localfargate/box"
@@ -223,7 +224,7 @@ func (h *hosts) reclaiming(ctx context.Context) {
 	p := h.store
 	c := &core.Reclaimer{
 		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Tasks: h.tasks, Stopper: h.tasks, Controls: p, Breaker: p,
-		Checkpoints: core.NoCheckpoints{}, Provider: ecstask.Provider, Limits: h.limits,
+		Checkpoints: mem.NoCheckpoints{}, Provider: ecstask.Provider, Limits: h.limits,
 	}
 	h.wg.Go(func() {
 		for waits(ctx, reclaimPoll) {

@@ -279,7 +279,7 @@ func (w *world) reclaimBatch(ctx context.Context, batch []core.ReclaimJob) {
 	p := w.process
 	c := &core.Reclaimer{
 		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Tasks: w, Stopper: w, Controls: p, Breaker: p,
-		Checkpoints: core.NoCheckpoints{}, Provider: "fargate", Limits: w.limits,
+		Checkpoints: mem.NoCheckpoints{}, Provider: "fargate", Limits: w.limits,
 	}
 	began := time.Now()
 	for _, job := range batch {

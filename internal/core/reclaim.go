@@ -112,14 +112,6 @@ type Checkpointer interface {
 	Capture(ctx context.Context, q CaptureRequest) (Captured, error)
 }
 
-// NoCheckpoints is for an installation that keeps none.
-type NoCheckpoints struct{}
-
-// Capture fails: what a run owes from another time cannot be stored.
-func (NoCheckpoints) Capture(context.Context, CaptureRequest) (Captured, error) {
-	return Captured{State: CaptureFailed, Why: "no-keeper: the installation keeps no checkpoints"}, nil
-}
-
 // OnFailure says what becomes of a sandbox whose workspace cannot be stored.
 type OnFailure string
 

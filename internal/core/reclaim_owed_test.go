@@ -422,7 +422,7 @@ var owedCases = map[string]struct {
 	}},
 	"an installation that keeps nothing says so": {core.ReclaimEnd, func(o *owed) {
 		o.capture = func() (core.Captured, error) {
-			return core.NoCheckpoints{}.Capture(context.Background(), core.CaptureRequest{})
+			return mem.NoCheckpoints{}.Capture(context.Background(), core.CaptureRequest{})
 		}
 		o.onFailure = core.ReleaseOnFailure
 		o.expect(o.job, core.ReclaimDestroyed, false)

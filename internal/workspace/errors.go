@@ -5,7 +5,7 @@ import "fmt"
 // Code classifies an [Error] for whoever decides what happens next.
 type Code string
 
-// Codes of this package's errors. [OriginalCode] tells those that the original has.
+// Codes of this package's errors.
 const (
 	CodeInvalidWorkspace  Code = "invalid-workspace"  // the root is no directory, or a name in it cannot be
 	CodeUnsupportedEntry  Code = "unsupported-entry"  // strict: a link, a special file or an executable
@@ -18,17 +18,6 @@ const (
 	CodeByteLimit         Code = "byte-limit"         // the tree holds more bytes than allowed; packs so far are kept
 	CodeRestoreUnfinished Code = "restore-unfinished" // an earlier restore was cut and could not be completed
 )
-
-var originals = map[Code]string{
-	CodeInvalidWorkspace: "SANDBOX_SNAPSHOT_INVALID_WORKSPACE",
-	CodeUnsupportedEntry: "SANDBOX_SNAPSHOT_UNSUPPORTED_ENTRY",
-	CodeInvalidPath:      "SANDBOX_SNAPSHOT_INVALID_PATH",
-	CodeMissingBlob:      "SANDBOX_SNAPSHOT_MISSING_BLOB",
-	CodeInvalidBlob:      "SANDBOX_SNAPSHOT_INVALID_BLOB",
-}
-
-// OriginalCode is the original's code for c, empty where it has none.
-func OriginalCode(c Code) string { return originals[c] }
 
 // Error is a refusal or a failure with a code. Path is relative to the root, empty
 // where the whole is meant.

@@ -93,10 +93,8 @@ func isStaging(name string) bool {
 	return strings.HasPrefix(name, stagingPrefix) && !strings.Contains(name, "/")
 }
 
-// DefaultExcluded tells whether the default exclusions cover a path: credentials,
+// defaultExcluded tells whether the default exclusions cover a path: credentials,
 // install trees, version control's own directory and files that a host projects.
-func DefaultExcluded(name string) bool { return defaultExcluded(name, false) }
-
 func defaultExcluded(name string, git bool) bool {
 	if name == "CLAUDE.md" || name == "GEMINI.md" {
 		return true

@@ -95,13 +95,22 @@ func compare(what string, got, want any) error {
 	return nil
 }
 
+// originals are the original's codes, for those of ours that it has.
+var originals = map[workspace.Code]string{
+	workspace.CodeInvalidWorkspace: "SANDBOX_SNAPSHOT_INVALID_WORKSPACE",
+	workspace.CodeUnsupportedEntry: "SANDBOX_SNAPSHOT_UNSUPPORTED_ENTRY",
+	workspace.CodeInvalidPath:      "SANDBOX_SNAPSHOT_INVALID_PATH",
+	workspace.CodeMissingBlob:      "SANDBOX_SNAPSHOT_MISSING_BLOB",
+	workspace.CodeInvalidBlob:      "SANDBOX_SNAPSHOT_INVALID_BLOB",
+}
+
 // originalCode is the original's code of an error, ioError for one without.
 func originalCode(err error) string {
 	if e, ok := errors.AsType[*workspace.Error](err); ok {
 		if e.Code == workspace.CodeInvalidManifest {
-			return workspace.OriginalCode(workspace.CodeInvalidPath) // what is wrong with a manifest has one code there
+			return originals[workspace.CodeInvalidPath] // what is wrong with a manifest has one code there
 		}
-		return cmp.Or(workspace.OriginalCode(e.Code), string(e.Code))
+		return cmp.Or(originals[e.Code], string(e.Code))
 	}
 	if err != nil {
 		return "ioError"
