@@ -18,10 +18,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
-	"github.com/sandkeeper/sandkeeper/internal/mem"
 	"github.com/sandkeeper/sandkeeper/internal/ddb"
 	"github.com/sandkeeper/sandkeeper/internal/ebout"
 	"github.com/sandkeeper/sandkeeper/internal/ecstask"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
 	"github.com/sandkeeper/sandkeeper/internal/s3blob"
 	"github.com/sandkeeper/sandkeeper/internal/sqsout"
 )

@@ -23,10 +23,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ecs/types"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
-	"github.com/sandkeeper/sandkeeper/internal/mem"
 	"github.com/sandkeeper/sandkeeper/internal/ecstask"
 	"github.com/sandkeeper/sandkeeper/internal/localfargate"
 	"github.com/sandkeeper/sandkeeper/internal/localfargate/box"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
 	"github.com/sandkeeper/sandkeeper/internal/toolwire"
 )
 
