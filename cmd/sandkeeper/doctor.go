@@ -107,6 +107,7 @@ var checks = []struct {
 	{"permissions", (*doctor).permissions},
 	{"quotas", (*doctor).quotas},
 	{"definition", (*doctor).definition},
+	{"definitions", (*doctor).definitions},
 	{"tasks", (*doctor).tasks},
 	{"endings", (*doctor).endings},
 	{"sandboxes", (*doctor).sandboxes},

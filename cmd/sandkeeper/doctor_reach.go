@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -109,6 +110,73 @@ func wrongInDefinition(def *ecstypes.TaskDefinition) []string {
 		}
 	}
 	return wrong
+}
+
+// definitions checks the task definitions from which sandboxes are made: those of the
+// newest version of each definition that is kept.
+func (d *doctor) definitions(ctx context.Context) {
+	all, err := d.in.boxes.ListDefinitions(ctx)
+	if err != nil {
+		d.unknown(err)
+		return
+	}
+	newest := map[string]core.Definition{}
+	for _, kept := range all {
+		if kept.Version >= newest[kept.Name].Version {
+			newest[kept.Name] = kept
+		}
+	}
+	if len(newest) == 0 {
+		d.ok("none is kept: hosts bring theirs with each start")
+	}
+	for _, name := range slices.Sorted(maps.Keys(newest)) {
+		d.kept(ctx, newest[name])
+	}
+}
+
+// kept checks one of them. The task definition of a spoke's is in the spoke's account.
+func (d *doctor) kept(ctx context.Context, kept core.Definition) {
+	if slices.Contains(d.in.places.Abroad(), kept.Task.Cluster) {
+		d.add(stateUnknown, "look at it there: what ECS Exec asks for is in README.md, Deploy", "%s: its task definition is where its cluster is, %s", kept.Ref(), kept.Task.Cluster)
+		return
+	}
+	answer, err := d.in.ecs.DescribeTaskDefinition(ctx, &ecs.DescribeTaskDefinitionInput{TaskDefinition: &kept.Task.TaskDefinition})
+	if api, ok := errors.AsType[smithy.APIError](err); ok && api.ErrorCode() == "ClientException" { // so ECS says "not there"
+		d.fail("register it, or keep a new version: sandkeeper definitions put", "%s: ECS has no task definition %s: no start of it can succeed", kept.Ref(), kept.Task.TaskDefinition)
+		return
+	}
+	if err != nil {
+		d.unknownOf(kept.Ref(), err)
+		return
+	}
+	one, ok := agentsOwn(answer.TaskDefinition, kept.Task)
+	if !ok {
+		d.fail("keep a new version that names one of its containers", "%s: %s has no container %s", kept.Ref(), kept.Task.TaskDefinition, kept.Task.Container)
+		return
+	}
+	wrong := wrongInDefinition(one)
+	for _, w := range wrong {
+		d.fail("change the task definition; a family is used as it is then, of a revision keep a new version", "%s: %s: %s", kept.Ref(), kept.Task.TaskDefinition, w)
+	}
+	if len(wrong) == 0 {
+		d.ok("%s: %s is fit for ECS Exec", kept.Ref(), kept.Task.TaskDefinition)
+	}
+	for _, s := range hastyIn(one) {
+		d.warn("set stopTimeout to 120, and let the main process stay while an agent works: docs/agent.md, When the task is taken away", "%s: %s", kept.Ref(), s)
+	}
+}
+
+// agentsOwn is what of a task definition an agent's container makes use of, with the role
+// that the definition gives its tasks; false where the container is not there.
+func agentsOwn(def *ecstypes.TaskDefinition, task core.TaskTemplate) (*ecstypes.TaskDefinition, bool) {
+	at := slices.IndexFunc(def.ContainerDefinitions, func(c ecstypes.ContainerDefinition) bool { return aws.ToString(c.Name) == task.Container })
+	if at < 0 {
+		return nil, false
+	}
+	one := *def
+	one.ContainerDefinitions = def.ContainerDefinitions[at : at+1]
+	one.TaskRoleArn = new(cmp.Or(task.TaskRole, aws.ToString(def.TaskRoleArn)))
+	return &one, true
 }
 
 // tasks checks that the living tasks of this installation can be asked.

@@ -6,12 +6,16 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/ecs"
+	ecstypes "github.com/aws/aws-sdk-go-v2/service/ecs/types"
 	"github.com/aws/smithy-go"
 
 	"github.com/sandkeeper/sandkeeper/internal/names"
@@ -160,5 +164,58 @@ func TestDoctorTellsAToolOfAnotherVersion(t *testing.T) {
 	later := read[diagnosed](t, exitFindings, "doctor", "--sandboxes", "0", "--output", "Schema="+strconv.Itoa(names.Schema+1))
 	if found := later.of("versions"); len(found) != 1 || found[0].State != stateFail || !strings.Contains(found[0].Cure, "make cli") {
 		t.Errorf("of a newer stack: %+v", found)
+	}
+}
+
+// TestDoctorLooksAtWhatSandboxesAreMadeFrom: the task definitions that kept definitions
+// name, not the stack's sample alone.
+func TestDoctorLooksAtWhatSandboxesAreMadeFrom(t *testing.T) {
+	w := installed(t)
+	dir, cfg := t.TempDir(), w.engine.Config()
+	cfg.BaseEndpoint = new(w.fargate.URL())
+	client := ecs.NewFromConfig(cfg)
+	register := func(family string, container ecstypes.ContainerDefinition) {
+		t.Helper()
+		container.Name, container.Image = new("agent"), new("debian")
+		if _, err := client.RegisterTaskDefinition(t.Context(), &ecs.RegisterTaskDefinitionInput{
+			Family: &family, Cpu: new("256"), Memory: new("512"), ContainerDefinitions: []ecstypes.ContainerDefinition{container},
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put := func(name, family, container, more string) {
+		t.Helper()
+		text := fmt.Sprintf(`{"name": %q, "version": 1, "task": {"taskDefinition": %q, "container": %q, "subnets": ["s"]%s}}`, name, family, container, more)
+		if err := os.WriteFile(filepath.Join(dir, name+".json"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	init := &ecstypes.LinuxParameters{InitProcessEnabled: new(true)}
+	register("doctored-fit", ecstypes.ContainerDefinition{LinuxParameters: init, StopTimeout: new(int32(120))})
+	register("doctored-deaf", ecstypes.ContainerDefinition{ReadonlyRootFilesystem: new(true)})
+	put("doctored-fit", "doctored-fit", "agent", `, "taskRole": "arn:aws:iam::000000000000:role/own"`)
+	put("doctored-roleless", "doctored-fit", "agent", "")
+	put("doctored-deaf", "doctored-deaf", "agent", "")
+	put("doctored-absent", "doctored-none", "agent", "")
+	put("doctored-other", "doctored-fit", "nosuch", "")
+	sandkeeper(t, "definitions", "put", dir, "--why", "a test").wants(t, exitDone)
+	found := read[diagnosed](t, exitFindings, "doctor", "--sandboxes", "0").of("definitions")
+	for name, wants := range map[string][]string{
+		"doctored-fit": {stateOK + " fit for ECS Exec"}, "doctored-roleless": {stateFail + " no task role"},
+		"doctored-deaf":   {stateFail + " no task role", stateFail + " read-only root", stateFail + " no init process", stateWarn + " is killed 30 s"},
+		"doctored-absent": {stateFail + " no task definition doctored-none"}, "doctored-other": {stateFail + " no container nosuch"},
+	} {
+		var said []string
+		for _, c := range found {
+			if strings.HasPrefix(c.Says, name+"@1: ") {
+				said = append(said, c.State+" "+c.Says)
+			}
+		}
+		for i, want := range wants {
+			state, text, _ := strings.Cut(want, " ")
+			if len(said) != len(wants) || !strings.HasPrefix(said[i], state) || !strings.Contains(said[i], text) {
+				t.Errorf("%s: %q, want %q", name, said, wants)
+			}
+		}
 	}
 }
