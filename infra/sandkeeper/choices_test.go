@@ -403,6 +403,23 @@ func TestTwoInstallationsStandSideBySide(t *testing.T) {
 	same(t, "metrics", at(other.one(t, "AWS::CloudWatch::Alarm", "alarm-reaper-silent").Properties["Dimensions"].([]any)[0], "Value"), "other")
 }
 
+// global are the names that an account has once in all Regions together.
+var global = map[string]string{
+	"AWS::CloudWatch::Dashboard": "DashboardName", "AWS::IAM::Role": "RoleName", "AWS::IAM::ManagedPolicy": "ManagedPolicyName", "AWS::S3::Bucket": "BucketName",
+}
+
+// TestOneNameServesEveryRegion: an installation, or a spoke, may be in several Regions of
+// an account under the same name.
+func TestOneNameServesEveryRegion(t *testing.T) {
+	for what, of := range map[string]template{"an installation": production, "a spoke": spokeOf(t, spokeText)} {
+		for id, r := range of.Resources {
+			if name := r.Properties[global[r.Type]]; name != nil && !strings.Contains(flat(name), "AWS::Region") {
+				t.Errorf("%s: %s is called %s in every Region", what, id, flat(name))
+			}
+		}
+	}
+}
+
 // nameProperties hold the names that an account has only once.
 var nameProperties = []string{
 	"AlarmName", "BucketName", "ClusterName", "DashboardName", "Family", "FunctionName", "LogGroupName", "Name", "QueueName", "RoleName", "TableName",

@@ -127,7 +127,8 @@ func (k *Keeper) newDashboard() awscloudwatch.Dashboard {
 		alarms[i] = a
 	}
 	return awscloudwatch.NewDashboard(k.Construct, new("dashboard"), &awscloudwatch.DashboardProps{
-		DashboardName:   &k.props.Install,
+		// An account has its dashboards in all Regions at once.
+		DashboardName:   join(k.props.Install, "-", *k.stack.Region()),
 		DefaultInterval: awscdk.Duration_Hours(new(12.0)),
 		Widgets: &[]*[]awscloudwatch.IWidget{
 			{

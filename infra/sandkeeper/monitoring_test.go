@@ -99,7 +99,7 @@ func TestTheDashboardShowsEveryChargedMetric(t *testing.T) {
 	boards := production.all(t, "AWS::CloudWatch::Dashboard")
 	same(t, "dashboards", len(boards), 1)
 	for _, board := range boards {
-		same(t, "name", board.Properties["DashboardName"], "keeper")
+		same(t, "name", flat(board.Properties["DashboardName"]), "keeper-AWS::Region")
 		body := flat(board.Properties["DashboardBody"])
 		for _, m := range metrics.Charged() {
 			if !strings.Contains(body, `"`+string(m.Name)+`"`) {
