@@ -201,7 +201,11 @@ func (c *checkpointsRestore) there(ctx context.Context, in *installation, out *c
 	if c.DryRun {
 		return c.rehearse(ctx, in, v, steps)
 	}
-	return c.carryOut(ctx, in, out, v, steps)
+	err = c.carryOut(ctx, in, out, v, steps)
+	if v.Restored != nil && v.Restored.State == core.StepDone { // the agent tells how far it is, and not of its end
+		v.Restored.Files, v.Restored.Bytes = wanted.Files, wanted.Bytes
+	}
+	return err
 }
 
 // twoSteps are a safety checkpoint and the restore after it.

@@ -305,6 +305,9 @@ func TestACheckpointIsRestoredIntoALiveSandbox(t *testing.T) {
 	before := t.TempDir()
 	sandkeeper(t, "checkpoints", "restore", thread, string(done.Safety.ID), "--to", before).wants(t, exitDone)
 	holds(t, before, "src/a.go", "third")
+	if first := l.Checkpoints[0]; done.Restored.Files != first.Files || done.Restored.Bytes != first.Bytes || first.Files == 0 {
+		t.Errorf("it tells %+v of %+v", done.Restored, first)
+	}
 	if a := sandkeeper(t, "audit", "trail", "--subject", thread).wants(t, exitDone); !strings.Contains(a.out, "the agent deleted it") {
 		t.Errorf("the trail lacks the restore: %s", a.out)
 	}

@@ -243,7 +243,7 @@ func (k *Keeper) Fail(ctx context.Context, token, code, message string) error {
 	case StepDone:
 		return refuse("fail", "step "+string(w.step.ID), "done")
 	case StepWorking:
-		why := cutBytes(code+": "+plainText(message), MaxStepWhy)
+		why := cutBytes(code+": "+plainText(strings.TrimPrefix(message, code+": ")), MaxStepWhy)
 		end := EndStep{Fence: w.step.Fence, Token: w.step.Token, State: StepFailed, Why: why, Release: releases(w.Lease.Owner), Now: nowMillis()}
 		if _, err := k.Threads.UpdateThread(ctx, w.ThreadKey, end); err != nil {
 			return err

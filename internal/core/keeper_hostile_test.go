@@ -279,7 +279,7 @@ func TestWhatAnAgentSaysOfItsFailureIsPlain(t *testing.T) {
 		for _, code := range []string{"", "Upper", "two words", "x\x1b[2J", "x\n", strings.Repeat("x", 65), "\xff"} {
 			w.coded(k.Fail(w.ctx(), token, code, "why"), "invalid-code")
 		}
-		w.must(k.Fail(w.ctx(), token, "too-large", "größer\n\x1b[2J\u202efalse\x00"))
+		w.must(k.Fail(w.ctx(), token, "too-large", "too-large: größer\n\x1b[2J\u202efalse\x00"))
 		report, err := k.Save(w.ctx(), saveOf("t", "c1"))
 		w.must(err)
 		if report.Why != "too-large: größer  [2J false " {

@@ -47,6 +47,7 @@ func run(ctx context.Context, endpoint, ecs string) error {
 	if err != nil {
 		return err
 	}
+	tell(endpoint, ecs)
 	tool := outputs[names.OutInstall] + "-example-tool"
 	if err := engine.PutFunction(ctx, lambda.NewFromConfig(e.Config()), tool, "dist/local/example-tool/bootstrap"); err != nil {
 		return err
@@ -54,4 +55,14 @@ func run(ctx context.Context, endpoint, ecs string) error {
 	encoder := json.NewEncoder(os.Stdout)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(outputs)
+}
+
+// tell says on stderr how the operator's tool and the example hosts find the installation.
+func tell(endpoint, ecs string) {
+	if ecs == "" {
+		fmt.Fprintln(os.Stderr, "no ECS_ENDPOINT: the functions ask the engine's own ECS, which may run no task; sandkeeper local is one that does")
+		ecs = endpoint
+	}
+	fmt.Fprintf(os.Stderr, "export AWS_ENDPOINT_URL=%s AWS_ENDPOINT_URL_ECS=%s AWS_REGION=%s AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test SANDKEEPER_LOCAL=true\n",
+		endpoint, ecs, engine.Region)
 }
