@@ -53,6 +53,7 @@ var failures = []failure{
 	{"dead-letters", "each queue's messages fail", deadLetters},
 	{"reclaim-failures", "a task may not be stopped", refuseStops},
 	{"checkpoint-failures", "an image has no agent", loseTheAgent},
+	{"checkpoint-failures", "nobody can store a workspace any more", loseARecord},
 	{"run-unexamined", "the minute's share of calls is used up", useUpTheShare},
 	{"unknown-ratio", "sandboxes cannot be reached", cutSandboxesOff},
 	{"fence-refusals", "two hosts drive one run", driveTwice},
@@ -119,11 +120,11 @@ func freeze(t *testing.T, s *signals) figure {
 
 // tripBreaker has more runs expire at once than the installation lets.
 func tripBreaker(t *testing.T, s *signals) figure {
-	s.configure(t, names.OutReapFunction, map[names.Key]string{names.Limits: `{"breakerMost":1}`})
 	runs := s.beginAll(t, []agent{
 		{run: "expires-1", shell: lives, ttl: 60, left: time.Minute}, {run: "expires-2", shell: lives, ttl: 60, left: time.Minute},
 	})
-	s.thaw(t)
+	s.thaw(t) // once it has its own limit again, or it trips anew
+	s.configure(t, names.OutReapFunction, map[names.Key]string{names.Limits: `{"breakerMost":1}`})
 	s.sweepUntil(t, "trip", func(r core.SweepReport) bool { return r.Standing == core.StandingTripped })
 	s.since = time.Now()
 	s.tick(t, 2)
@@ -265,6 +266,27 @@ func loseTheAgent(t *testing.T, s *signals) figure {
 		t.Errorf("its checkpoint is %+v", r.Checkpoint)
 	}
 	return exactly(2) // of the step, and of the message that asked for it
+}
+
+// loseARecord ends a task that no instance record names any more: its workspace, which was
+// to be stored, is lost (I5).
+func loseARecord(t *testing.T, s *signals) figure {
+	r := s.begin(t, agent{run: "loses-its-workspace-" + core.RunID(rand.Text()), shell: lives, checkpoint: core.CheckpointAlways})
+	box := boxItem(s.installation, r)
+	if _, err := s.db.DeleteItem(t.Context(), &dynamodb.DeleteItemInput{TableName: &box.table, Key: box.key()}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.fargate.KillTask(r.TaskARN); err != nil {
+		t.Fatal(err)
+	}
+	s.sweepUntil(t, "settle "+r.RunKey.String(), func(core.SweepReport) bool {
+		s.hasten(t, runItem(s.installation, r.RunKey), rowItem(s.installation, r))
+		return s.settled(t, r.RunKey)
+	})
+	if c := s.run(t, r.RunKey).Checkpoint; c.State != core.CheckpointLost {
+		t.Errorf("its checkpoint is %+v", c)
+	}
+	return anything // a transcript that nobody can read to its end is another loss
 }
 
 // useUpTheShare has somebody else's sweeps take the calls that this minute's may cause, and
