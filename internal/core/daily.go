@@ -220,24 +220,49 @@ func (s *Sweep) prune(ctx context.Context, report *DailyReport) {
 }
 
 func (s *Sweep) pruneSandbox(ctx context.Context, key SandboxKey) (*PruneReport, error) {
+	box, err := s.prunable(ctx, key)
+	if err != nil || box.Key == "" {
+		return nil, err
+	}
+	target := ExecTarget{Cluster: box.Cluster, TaskARN: box.TaskARN, Container: box.Container}
+	pruner := JournalPruner{
+		Dir: s.Journals, Format: DefaultJournal, Store: runStanding{s.Runs, box.Material.Tenant},
+		Permit: func(ctx context.Context) error { return s.mayPrune(ctx, box) },
+	}
+	report := pruner.Prune(ctx, target, nowMillis())
+	return &report, nil
+}
+
+// prunable reads the sandbox of a key, if it idles and nobody holds it; else it is the zero
+// Sandbox: in use again, about to end, or held as it is.
+func (s *Sweep) prunable(ctx context.Context, key SandboxKey) (Sandbox, error) {
 	box, err := s.Sandboxes.Sandbox(ctx, key)
 	now := nowMillis()
-	switch {
-	case isNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	case box.DueAt == 0 || box.Reclaiming != "" || box.Exec.Until > now || box.HoldUntil > now:
-		return nil, nil // in use again, about to end, or held as it is
+	if err != nil || box.DueAt == 0 || box.Reclaiming != "" || box.Exec.Until > now || box.HoldUntil > now {
+		return Sandbox{}, ignoreNotFound(err)
 	}
 	latest, err := s.Runs.Run(ctx, RunKey{Tenant: box.Material.Tenant, Run: box.LatestRun})
 	if err != nil && !isNotFound(err) || latest.Hold.Live(now) {
-		return nil, ignoreNotFound(err)
+		return Sandbox{}, ignoreNotFound(err)
 	}
-	target := ExecTarget{Cluster: box.Cluster, TaskARN: box.TaskARN, Container: box.Container}
-	pruner := JournalPruner{Dir: s.Journals, Format: DefaultJournal, Store: runStanding{s.Runs, box.Material.Tenant}}
-	report := pruner.Prune(ctx, target, now)
-	return &report, nil
+	return box, nil
+}
+
+// mayPrune refuses to remove anything in a sandbox that is not as it was, or once an
+// operator has spoken: a day's prune takes minutes (I13).
+func (s *Sweep) mayPrune(ctx context.Context, box Sandbox) error {
+	control, err := s.Controls.Control(ctx)
+	if err == nil && !control.Stops() {
+		err = &blockedError{control.Standing()}
+	}
+	if err != nil {
+		return err
+	}
+	again, err := s.prunable(ctx, box.Key)
+	if err == nil && again.Instance != box.Instance {
+		err = &blockedError{"in use or held"}
+	}
+	return err
 }
 
 // runStanding answers what the run store says of runs of one tenant.

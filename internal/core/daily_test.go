@@ -1,6 +1,7 @@
 package core_test
 
 import (
+	"context"
 	"reflect"
 	"slices"
 	"strings"
@@ -181,4 +182,75 @@ func TestAStopTellsHowLongItTook(t *testing.T) {
 			t.Errorf("report %+v, %v", got.Stopped, err)
 		}
 	})
+}
+
+// TestAnOperatorIsHeardAmongPrunes: whatever is set between two calls of a day's prune, no
+// journal is removed after the settings, or the holds, were read again (I13).
+func TestAnOperatorIsHeardAmongPrunes(t *testing.T) {
+	idle := func(t *testing.T) *world {
+		w := newWorld(t)
+		for _, run := range []string{"a", "b", "c"} {
+			w.begin(run, func(q *core.RunRequest) { q.Reclaim = core.ReclaimIdle })
+			w.fleet.Exit(core.RunID(run), 0)
+			w.detach(run)
+		}
+		w.tick()
+		for _, run := range []core.RunID{"a", "b", "c"} {
+			w.fleet.Litter(run)
+		}
+		return w
+	}
+	calls := 0
+	synctest.Test(t, func(t *testing.T) {
+		w := idle(t)
+		p := w.store.NewProcess(mem.Faults{})
+		if _, err := w.sweep(p).Daily(t.Context()); err != nil || !w.fleet.Pruned("a") || !w.fleet.Pruned("b") || !w.fleet.Pruned("c") {
+			t.Fatalf("%v after %v", err, p.Calls())
+		}
+		calls = len(p.Calls())
+	})
+	for name, speak := range map[string]struct {
+		say  func(w *world)
+		read string // the last reading before a removal that does not see it
+	}{
+		"freeze":  {func(w *world) { w.store.SetControl(core.Control{Frozen: true}) }, "read control"},
+		"observe": {func(w *world) { w.store.SetControl(core.Control{Mode: core.Observe}) }, "read control"},
+		"hold": {func(w *world) {
+			o := w.operator()
+			for _, run := range []string{"a", "b", "c"} {
+				if err := o.Hold(w.t.Context(), key(run), now().Add(time.Hour), core.By{Who: "ops", Why: "look"}); err != nil {
+					w.t.Error(err)
+				}
+			}
+		}, "read run"},
+	} {
+		early := 0
+		for n := 1; n <= calls; n++ {
+			synctest.Test(t, func(t *testing.T) {
+				w := idle(t)
+				count, removed, allowed := 0, 0, 0
+				p := w.store.NewProcess(mem.Faults{Before: func(_ context.Context, call string) {
+					if count++; count == n {
+						speak.say(w)
+						allowed = 1 // of which the last reading was before
+					}
+					if count > n && call == speak.read || count == n && call == speak.read {
+						allowed = 0
+					}
+					if count >= n && call == "remove journals" {
+						if removed++; removed > allowed {
+							t.Errorf("%s before call %d: journals are removed by call %d", name, n, count)
+						}
+					}
+				}})
+				_, _ = w.sweep(p).Daily(t.Context())
+				if removed == 0 {
+					early++
+				}
+			})
+		}
+		if early == 0 {
+			t.Errorf("%s: it never comes in time", name)
+		}
+	}
 }

@@ -263,10 +263,10 @@ func (s *Sweep) rescue(ctx context.Context, j job, r Run, entry RunReport, a *al
 	return entry, Notice{}
 }
 
-// blockedError is why a claimed run is not ended now.
+// blockedError is why a claimed run is not ended, or something not removed, now.
 type blockedError struct{ why string }
 
-func (e *blockedError) Error() string { return "end run: " + e.why }
+func (e *blockedError) Error() string { return "kept back: " + e.why }
 
 // unblocked reads the operator's settings after the claim, as whoever destroys must:
 // a freeze that was set meanwhile is honoured (I13).

@@ -265,6 +265,8 @@ type JournalPruner struct {
 	Format JournalFormat
 	Store  PruneStore
 	Policy PrunePolicy
+	// Permit is asked before each removal, and its error keeps one back; nil: nothing does.
+	Permit func(ctx context.Context) error
 }
 
 // Prune removes what nobody will read again from target's journal directory. A
@@ -274,12 +276,13 @@ func (p JournalPruner) Prune(ctx context.Context, target ExecTarget, now Millis)
 	if err != nil {
 		return PruneReport{Failures: []PruneFailure{{Stage: "list", Err: err}}}
 	}
-	return p.Format.PlanPrune(listing, now, p.Policy).Apply(ctx, p.Store, directoryRemover{p.Dir, target})
+	return p.Format.PlanPrune(listing, now, p.Policy).Apply(ctx, p.Store, directoryRemover{p.Dir, target, p.Permit})
 }
 
 type directoryRemover struct {
 	dir    JournalDirectory
 	target ExecTarget
+	permit func(ctx context.Context) error
 }
 
 // removeBatch bounds the runs that one script removes, and so its length.
@@ -288,7 +291,14 @@ const removeBatch = 50
 func (r directoryRemover) Remove(ctx context.Context, runs []RunID) []error {
 	var errs []error
 	for batch := range slices.Chunk(runs, removeBatch) {
-		gone, err := r.dir.Remove(ctx, r.target, batch)
+		var gone []bool
+		var err error
+		if r.permit != nil {
+			err = r.permit(ctx)
+		}
+		if err == nil {
+			gone, err = r.dir.Remove(ctx, r.target, batch)
+		}
 		for i, run := range batch {
 			switch {
 			case err != nil:
