@@ -63,14 +63,8 @@ var destructive = map[string]path{
 		attempt: sweepOnly, destroyed: func(w *world) bool { return !w.fleet.Alive("r") }, blockedBy: strings.Fields(everything),
 	},
 	"a cancelled run's agent is ended": {
-		site: "Sweep.end: Terminate",
-		setUp: func(w *world) {
-			w.left("r", "works\n")
-			if _, err := core.RequestCancelOf(w.t.Context(), w.store, key("r")); err != nil {
-				w.t.Fatal(err)
-			}
-		},
-		attempt: sweepOnly, destroyed: func(w *world) bool { return !w.fleet.Alive("r") }, blockedBy: []string{"observe"},
+		site:  "Sweep.end: Terminate",
+		setUp: cancelledRunLeft, attempt: sweepOnly, destroyed: func(w *world) bool { return !w.fleet.Alive("r") }, blockedBy: []string{"observe"},
 	},
 	"a run whose agent died is closed": {
 		site: "Sweep.end: Terminate",
@@ -641,25 +635,47 @@ func TestAFreezeAmongDeletionsIsHonoured(t *testing.T) {
 	})
 }
 
-// TestAFreezeBetweenClaimAndEndIsHonoured: whoever destroys marks, then reads (I13).
-func TestAFreezeBetweenClaimAndEndIsHonoured(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		pastItsTime(w)
-		claimed := false
-		p := w.store.NewProcess(mem.Faults{Before: func(_ context.Context, name string) {
-			if claimed {
-				w.store.SetControl(core.Control{Frozen: true})
-			}
-			claimed = claimed || name == "claim"
-		}})
-		report, err := w.sweep(p).Run(t.Context(), core.SweepRequest{})
-		if err != nil || outcomes(report)["r"] != core.Held || !w.fleet.Alive("r") {
-			t.Errorf("outcome %v, %v; the agent lives: %v", outcomes(report), err, w.fleet.Alive("r"))
-		}
-		w.store.SetControl(core.Control{})
-		if got := outcomes(w.tick())["r"]; got != core.Expired || w.fleet.Alive("r") {
-			t.Errorf("thawed: outcome %s", got)
-		}
-	})
+// TestWhatIsSetBetweenClaimAndEndIsHonoured: whoever destroys marks, then reads (I13).
+func TestWhatIsSetBetweenClaimAndEndIsHonoured(t *testing.T) {
+	for what, tt := range map[string]struct {
+		setUp   func(w *world)
+		control core.Control
+		want    core.Outcome // of the sweep in which it is set; of the next, over
+		over    core.Outcome
+	}{
+		"an expiry, frozen":   {pastItsTime, core.Control{Frozen: true}, core.Held, core.Expired},
+		"an expiry, tripped":  {pastItsTime, core.Control{Breaker: core.Breaker{TrippedAt: 1}}, core.Held, core.Expired},
+		"an expiry, observed": {pastItsTime, core.Control{Mode: core.Observe}, core.Held, core.Expired},
+		"a cancel, observed":  {cancelledRunLeft, core.Control{Mode: core.Observe}, core.Held, core.Cancelled},
+		"a cancel, frozen":    {cancelledRunLeft, core.Control{Frozen: true}, core.Cancelled, ""},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				tt.setUp(w)
+				claimed := false
+				p := w.store.NewProcess(mem.Faults{Before: func(_ context.Context, name string) {
+					if claimed {
+						w.store.SetControl(tt.control)
+					}
+					claimed = claimed || name == "claim"
+				}})
+				report, err := w.sweep(p).Run(t.Context(), core.SweepRequest{})
+				if err != nil || outcomes(report)["r"] != tt.want || w.fleet.Alive("r") != (tt.want == core.Held) {
+					t.Errorf("outcome %v, %v; the agent lives: %v", outcomes(report), err, w.fleet.Alive("r"))
+				}
+				w.store.SetControl(core.Control{})
+				if got := outcomes(w.tick())["r"]; got != tt.over || w.fleet.Alive("r") {
+					t.Errorf("taken back: outcome %s", got)
+				}
+			})
+		})
+	}
+}
+
+func cancelledRunLeft(w *world) {
+	w.left("r", "works\n")
+	if _, err := core.RequestCancelOf(w.t.Context(), w.store, key("r")); err != nil {
+		w.t.Fatal(err)
+	}
 }

@@ -232,8 +232,8 @@ func (s *Sweep) drive(ctx context.Context, j job, r Run, a *allowance) (ended, e
 	switch {
 	case r.Sealed != nil:
 		return ended{run: r, complete: true}, nil
-	case j.counts():
-		if err := s.unblocked(ctx); err != nil {
+	case j.counts(), j.decision.act == actEnd:
+		if err := s.unblocked(ctx, j); err != nil {
 			return ended{}, err
 		}
 	}
@@ -268,14 +268,14 @@ type blockedError struct{ why string }
 
 func (e *blockedError) Error() string { return "kept back: " + e.why }
 
-// unblocked reads the operator's settings after the claim, as whoever destroys must:
-// a freeze that was set meanwhile is honoured (I13).
-func (s *Sweep) unblocked(ctx context.Context) error {
+// unblocked reads the operator's settings after the claim, as whoever destroys must: what
+// was set meanwhile is honoured (I13). Freeze and breaker let a user's wish be carried out.
+func (s *Sweep) unblocked(ctx context.Context, j job) error {
 	control, err := s.Controls.Control(ctx)
 	if err != nil {
 		return err
 	}
-	if !control.EndsUnsealed() {
+	if !control.Acts() || j.counts() && !control.EndsUnsealed() {
 		return &blockedError{control.Standing()}
 	}
 	return nil
