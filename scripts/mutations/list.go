@@ -161,7 +161,7 @@ var mutations = []mutation{
 			return c, nil
 		}`),
 
-	one("what was frozen since the claim is ended all the same", drive, `	if !control.EndsUnsealed() {
+	one("what was frozen since the claim is ended all the same", drive, `	if !control.Acts() || j.counts() && !control.EndsUnsealed() {
 		return &blockedError{control.Standing()}
 	}
 	return nil`, `	_ = control
