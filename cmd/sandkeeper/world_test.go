@@ -20,6 +20,7 @@ import (
 
 	"github.com/sandkeeper/sandkeeper/internal/console"
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/core/coretest"
 	"github.com/sandkeeper/sandkeeper/internal/ddb"
 	"github.com/sandkeeper/sandkeeper/internal/ecstask"
 	"github.com/sandkeeper/sandkeeper/internal/engine"
@@ -135,7 +136,7 @@ func (w *world) begin(t *testing.T, a agent) core.Run {
 	if r, err = w.host.Launch(t.Context(), r, m, w.Spec()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = w.host.StartAgent(t.Context(), r, core.JournalStart{Shell: a.shell}, nil); err != nil {
+	if _, err = coretest.StartAgent(t.Context(), &w.host, r, core.JournalStart{Shell: a.shell}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if a.stays {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/core/coretest"
 	"github.com/sandkeeper/sandkeeper/internal/mem"
 )
 
@@ -105,7 +106,7 @@ func startAgent(l *core.Launcher, r core.Run) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	l.Provider = impatient{l.Provider, cancel}
-	_, err := l.StartAgent(ctx, r, core.JournalStart{Argv: []string{"agent"}}, nil)
+	_, err := coretest.StartAgent(ctx, l, r, core.JournalStart{Argv: []string{"agent"}}, nil)
 	return err
 }
 

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Launcher is how a host begins a run: record, task, agent. Each step may be
@@ -300,33 +299,6 @@ func (l *Launcher) condemn(ctx context.Context, row LedgerRow, arn string) error
 		return ignoreRefused(err)
 	}
 	return l.Queue.Send(ctx, []ReclaimJob{{Tenant: row.Tenant, Instance: row.Instance, Kind: JobLedger}})
-}
-
-// StartAgent begins the run's agent in its task, once: a repeat only reports. While
-// the task cannot be reached yet it tries again, until ctx ends. input, if not nil,
-// is the agent's stdin.
-//
-// Order: the attachment first, and nothing after its end. A sweep that has seen that no
-// agent began is refused while the host is attached, so none begins under its hands.
-func (l *Launcher) StartAgent(ctx context.Context, r Run, agent JournalStart, input []byte) (JournalStarted, error) {
-	agent.Run, agent.Nonce = r.RunKey.Run, r.Nonce
-	agent.Input, agent.InputBytes = input != nil, int64(len(input))
-	until := nowMillis().Add(l.Limits.Attachment)
-	if _, err := l.Runs.Update(ctx, r.RunKey, Renew{Epoch: r.Epoch, Until: until}); err != nil {
-		return JournalStarted{}, fmt.Errorf("start agent of run %s: %w", r.RunKey, err)
-	}
-	ctx, cancel := context.WithDeadline(ctx, until.here())
-	defer cancel()
-	for wait := time.Second; ; wait = min(2*wait, 8*time.Second) {
-		started, err := l.Provider.StartAgent(ctx, targetOf(r), agent, input)
-		if err == nil {
-			return started, nil
-		}
-		d := l.diagnose(ctx, r, err)
-		if d.Gone || d.Healing != Retry || !waitUntil(ctx, time.Now().Add(wait)) {
-			return JournalStarted{}, fmt.Errorf("start agent of run %s: %s %s: %w", r.RunKey, d.Reason, d.Detail, err)
-		}
-	}
 }
 
 // diagnose asks ECS what a failed exec means: a young task is to be waited for, one

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/core/coretest"
 	"github.com/sandkeeper/sandkeeper/internal/mem"
 )
 
@@ -29,7 +30,7 @@ func (w *world) host(p *mem.Process) error {
 	}
 	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
 	defer cancel()
-	_, err = l.StartAgent(ctx, r, core.JournalStart{Argv: []string{"agent"}}, nil)
+	_, err = coretest.StartAgent(ctx, l, r, core.JournalStart{Argv: []string{"agent"}}, nil)
 	return err
 }
 
@@ -442,51 +443,6 @@ func TestStartAsksForWhatItNeeds(t *testing.T) {
 			t.Errorf("%s: %v, want %q", what, err, c.why)
 		}
 	}
-}
-
-// TestStartAgentWaitsForAYoungTask: what heals is tried again, what does not is told
-// at once.
-func TestStartAgentWaitsForAYoungTask(t *testing.T) {
-	for what, c := range map[string]struct {
-		healing core.Healing
-		fails   int
-		calls   int
-		ok      bool
-	}{
-		"an agent that connects late":    {core.Retry, 3, 4, true},
-		"a container without a shell":    {core.Configuration, 3, 1, false},
-		"an agent that never connects":   {core.Retry, 1000, 0, false},
-		"an agent that connects at once": {core.Retry, 0, 1, true},
-	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				r := w.begin("r", nil)
-				l := w.launcher(w.store.Process)
-				starter := &failingStarter{Provider: l.Provider, healing: c.healing, fails: c.fails}
-				l.Provider = starter
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
-				_, err := l.StartAgent(ctx, r, core.JournalStart{Argv: []string{"agent"}}, nil)
-				if (err == nil) != c.ok || c.calls != 0 && starter.calls != c.calls || starter.calls > 30 {
-					t.Errorf("%v after %d calls", err, starter.calls)
-				}
-			})
-		})
-	}
-}
-
-type failingStarter struct {
-	core.Provider
-	healing      core.Healing
-	fails, calls int
-}
-
-func (s *failingStarter) StartAgent(ctx context.Context, target core.ExecTarget, agent core.JournalStart, input []byte) (core.JournalStarted, error) {
-	if s.calls++; s.calls <= s.fails {
-		return core.JournalStarted{}, &core.ExecError{Target: target, Healing: s.healing, Reason: "target-not-connected"}
-	}
-	return s.Provider.StartAgent(ctx, target, agent, input)
 }
 
 // TestReclaimCrashMatrix stops the reclaims of an ended run, of one whose sandbox is

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/core/coretest"
 	"github.com/sandkeeper/sandkeeper/internal/mem"
 )
 
@@ -114,7 +115,7 @@ func (w *world) begin(run string, change func(*core.RunRequest)) core.Run {
 		r, err = l.Launch(w.t.Context(), r, material(run), core.TaskSpec{Cluster: "c", Container: "agent"})
 	}
 	if err == nil {
-		_, err = l.StartAgent(w.t.Context(), r, core.JournalStart{Argv: []string{"agent"}}, nil)
+		_, err = coretest.StartAgent(w.t.Context(), l, r, core.JournalStart{Argv: []string{"agent"}}, nil)
 	}
 	if err != nil {
 		w.t.Fatal(err)

@@ -22,6 +22,7 @@ import (
 	dynamotypes "github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 	"github.com/aws/aws-sdk-go-v2/service/lambda"
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/core/coretest"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
@@ -127,7 +128,7 @@ func (in *installation) launched(t *testing.T, r core.Run, shell string, input [
 	if err != nil {
 		return core.Run{}, err
 	}
-	_, err = host.StartAgent(t.Context(), r, core.JournalStart{Shell: shell}, input)
+	_, err = coretest.StartAgent(t.Context(), &host, r, core.JournalStart{Shell: shell}, input)
 	return r, err
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/core/coretest"
 	"github.com/sandkeeper/sandkeeper/internal/mem"
 )
 
@@ -230,7 +231,7 @@ func (w *world) ensure(ctx context.Context, a *actor, r *agentRun, h *host) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute+3*time.Millisecond)
 	defer cancel()
-	_, _ = l.StartAgent(ctx, run, core.JournalStart{Argv: []string{"agent"}}, nil) // it may ask again
+	_, _ = coretest.StartAgent(ctx, l, run, core.JournalStart{Argv: []string{"agent"}}, nil) // it may ask again
 }
 
 func (w *world) thread(r *agentRun) core.ThreadID {

@@ -209,9 +209,12 @@ var mutations = []mutation{
 	row.State, row.TaskARN, row.Why = LedgerStopping, t.TaskARN, t.Why
 `, `	row.State, row.TaskARN, row.Why = LedgerStopping, t.TaskARN, t.Why
 `),
-	one("an agent is begun by a host that is not attached", launch,
-		`	if _, err := l.Runs.Update(ctx, r.RunKey, Renew{Epoch: r.Epoch, Until: until}); err != nil {`,
-		`	if _, err := l.Runs.Run(ctx, r.RunKey); err != nil {`),
+	one("an agent is begun before it is written that it may be", starts,
+		`		start.AskedAt = nowMillis()
+		if err := s.note(ctx, st, start); err != nil {`,
+		`		start.AskedAt = nowMillis()
+		st.run.Start = start
+		if err := error(nil); err != nil {`),
 	one("an intent is closed without asking ECS", settle,
 		`	arn, err := s.findTask(ctx, row)
 `, `	arn, err := "", error(nil)
