@@ -241,13 +241,14 @@ func reasonOf(err error) string {
 
 // helpOf is the command whose help tells how a line that could not be read is written.
 func helpOf(c *kong.Context) string {
-	path := "sandkeeper"
+	var path strings.Builder
+	path.WriteString("sandkeeper")
 	for _, p := range c.Path {
 		if p.Command != nil {
-			path += " " + p.Command.Name
+			path.WriteString(" " + p.Command.Name)
 		}
 	}
-	return path
+	return path.String()
 }
 
 // span is a duration that may be told in days.

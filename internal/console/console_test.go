@@ -122,7 +122,7 @@ func TestNoJSONMovesACursor(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, document := range []string{out.String(), string(line)} {
-			for _, l := range strings.Split(strings.TrimSuffix(document, "\n"), "\n") {
+			for l := range strings.SplitSeq(strings.TrimSuffix(document, "\n"), "\n") {
 				if console.Clean(l) != l {
 					t.Errorf("of %q: %q moves a cursor", text, l)
 				}
