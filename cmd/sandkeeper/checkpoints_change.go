@@ -175,7 +175,7 @@ func (c *checkpointsGC) Run(ctx context.Context, in *installation, out *console.
 	}
 	v, err := c.collect(ctx, in, out, key, c.Apply && c.Yes)
 	if err == nil && c.Apply && !c.Yes {
-		if err = out.Confirm(v.question()); err == nil {
+		if err = out.Confirm(ctx, v.question()); err == nil {
 			v, err = c.collect(ctx, in, out, key, true)
 		}
 	}
@@ -288,7 +288,7 @@ func (c *checkpointsKeep) Run(ctx context.Context, in *installation, out *consol
 	}
 	if n := len(v.Removed); !c.DryRun && n > 0 {
 		if !c.Yes {
-			if err := out.Confirm(fmt.Sprintf("take %d checkpoints of %s away, %s first? They do not come back", n, key, v.Removed[0])); err != nil {
+			if err := out.Confirm(ctx, fmt.Sprintf("take %d checkpoints of %s away, %s first? They do not come back", n, key, v.Removed[0])); err != nil {
 				return err
 			}
 		}

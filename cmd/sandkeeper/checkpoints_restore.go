@@ -193,7 +193,7 @@ func (c *checkpointsRestore) there(ctx context.Context, in *installation, out *c
 	}
 	v.Checkpoint, v.Run, v.Instance, v.By, v.Why = wanted.ID, at.run.Run, at.box.Instance, by.Who, by.Why
 	if !c.DryRun && !c.Yes {
-		if err := out.Confirm(c.question(v, at.run)); err != nil {
+		if err := out.Confirm(ctx, c.question(v, at.run)); err != nil {
 			return err
 		}
 	}

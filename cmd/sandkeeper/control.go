@@ -97,7 +97,7 @@ func (s setting) Run(ctx context.Context, in *installation, out *console.Console
 		return err
 	}
 	if s.ask != "" && !s.dryRun {
-		if err := out.Confirm(s.ask); err != nil {
+		if err := out.Confirm(ctx, s.ask); err != nil {
 			return err
 		}
 	}

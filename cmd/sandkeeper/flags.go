@@ -32,6 +32,23 @@ func (spanMapper) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
+// timeMapper reads a time as RFC 3339 has it.
+type timeMapper struct{}
+
+// Decode reads one value.
+func (timeMapper) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("time", &text); err != nil {
+		return err
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return fmt.Errorf("want a time like 2030-01-31T18:00:00Z or 2030-01-31T18:00:00+01:00, got %q", text)
+	}
+	target.Set(reflect.ValueOf(at))
+	return nil
+}
+
 const (
 	day      = 24 * time.Hour
 	mostDays = 36500

@@ -41,7 +41,7 @@ func TestBadInputIsOneClearErrorAndExitCode2(t *testing.T) {
 		"a hold with two times":        {[]string{"hold", "a/b", "--why", "x", "--for", "1h", "--until", "2030-01-01T00:00:00Z"}, "can't be used together"},
 		"a duration without a unit":    {[]string{"hold", "a/b", "--why", "x", "--for", "12"}, "want a duration above zero"},
 		"a duration below zero":        {[]string{"extend", "a/b", "--why", "x", "--ttl=-1h"}, "want a duration above zero"},
-		"a time that is none":          {[]string{"hold", "a/b", "--why", "x", "--until", "tomorrow"}, "tomorrow"},
+		"a time that is none":          {[]string{"hold", "a/b", "--why", "x", "--until", "tomorrow"}, `want a time like 2030-01-31T18:00:00Z or 2030-01-31T18:00:00+01:00, got "tomorrow"`},
 		"a kill without a reason":      {[]string{"kill", "a/b"}, "missing flags: --why"},
 		"a freeze without a reason":    {[]string{"freeze"}, "missing flags: --why"},
 		"a thaw without a reason":      {[]string{"thaw"}, "missing flags: --why"},

@@ -40,7 +40,7 @@ func (a acting) carryOut(ctx context.Context, in *installation, out *console.Con
 		return act{}, err
 	}
 	if a.ask != "" && !a.dryRun {
-		if err := out.Confirm(fmt.Sprintf(a.ask, key)); err != nil {
+		if err := out.Confirm(ctx, fmt.Sprintf(a.ask, key)); err != nil {
 			return act{}, err
 		}
 	}

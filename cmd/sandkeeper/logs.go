@@ -39,9 +39,7 @@ func (c *logsCommand) Run(ctx context.Context, in *installation, out *console.Co
 		return badInput("from: want a byte position from 0 on, got %d", c.From)
 	}
 	t := &tail{in: in, key: key, at: c.From, live: c.Live, print: func(p pieceView) error { return printPiece(out, p) }}
-	if out.OutTerminal && !out.JSON {
-		defer t.endLine(out)
-	}
+	defer t.endLine(out)
 	for first := true; ; first = false {
 		ended, err := t.step(ctx)
 		if first && !ended && err == nil && t.at == c.From && !c.Live && !out.JSON {
@@ -49,6 +47,7 @@ func (c *logsCommand) Run(ctx context.Context, in *installation, out *console.Co
 		}
 		switch {
 		case ctx.Err() != nil:
+			t.endLine(out)
 			if line := core.CommandLine("logs", key, fmt.Sprintf("--from %d%s", t.at, c.flags())); line != "" {
 				out.Note("go on with: %s", line)
 			}
@@ -56,6 +55,7 @@ func (c *logsCommand) Run(ctx context.Context, in *installation, out *console.Co
 		case err != nil:
 			return err
 		case ended && !t.whole() && !out.JSON:
+			t.endLine(out)
 			out.Note("%s has ended as %s, and its transcript is incomplete: sandkeeper explain says why", key, t.run.Status)
 			return t.trouble()
 		case ended || !c.Follow:
@@ -120,7 +120,8 @@ func (t *tail) whole() bool {
 // endLine ends a line that is not ended yet, whose newline may be the journal's own: what a
 // terminal shows next begins on one of its own.
 func (t *tail) endLine(out *console.Console) {
-	if n := len(t.last); n > 0 && t.last[n-1] != '\n' {
+	if n := len(t.last); n > 0 && t.last[n-1] != '\n' && out.OutTerminal && !out.JSON {
+		t.last = nil
 		fmt.Fprintln(out.Out)
 	}
 }

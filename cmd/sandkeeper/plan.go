@@ -178,7 +178,7 @@ func (c *applyCommand) Run(ctx context.Context, in *installation, out *console.C
 	}
 	if !c.Yes {
 		question := fmt.Sprintf("end %d runs as the plan of %s says?", len(plan.Entries), plan.MadeAt)
-		if err := out.Confirm(question); err != nil {
+		if err := out.Confirm(ctx, question); err != nil {
 			return err
 		}
 	}
@@ -261,7 +261,7 @@ func (c *sweepCommand) Run(ctx context.Context, in *installation, out *console.C
 		return badInput("%v", err)
 	}
 	if !c.Yes && !c.DryRun {
-		if err := out.Confirm("sweep now, and end what has ended?"); err != nil {
+		if err := out.Confirm(ctx, "sweep now, and end what has ended?"); err != nil {
 			return err
 		}
 	}

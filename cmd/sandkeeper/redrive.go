@@ -70,7 +70,7 @@ func (c *redriveCommand) Run(ctx context.Context, in *installation, out *console
 	}
 	// The number is SQS's guess: none is no reason not to ask.
 	if !c.DryRun && !c.Yes {
-		if err := out.Confirm(fmt.Sprintf("check about %d dead letters, and send what is still owed?", waiting)); err != nil {
+		if err := out.Confirm(ctx, fmt.Sprintf("check about %d dead letters, and send what is still owed?", waiting)); err != nil {
 			return err
 		}
 	}

@@ -179,6 +179,7 @@ func parser(ctx context.Context, c *commands, out *console.Console, more ...kong
 			{Key: "checkpoints", Title: "Checkpoints of workspaces"}, {Key: "state", Title: "The installation"}, {Key: "machine", Title: "This machine"},
 		}),
 		kong.TypeMapper(spanType, spanMapper{}),
+		kong.TypeMapper(reflect.TypeFor[time.Time](), timeMapper{}),
 		kong.KindMapper(reflect.String, textMapper{}),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(out, &c.globals),

@@ -705,6 +705,34 @@ func TestWatchDrawsNothingOnATerminalThatCannotBeDrawnOn(t *testing.T) {
 	master.Close()
 }
 
+// TestCtrlCIsAnAnswerToAQuestion: the command ends at once, and nothing is done.
+func TestCtrlCIsAnAnswerToAQuestion(t *testing.T) {
+	w := installed(t)
+	r := w.begin(t, agent{run: "spared", shell: lives})
+	master, slave, err := terminal.Open()
+	if err != nil {
+		t.Skip(err)
+	}
+	command := w.command(t, "kill", r.RunKey.String(), "--why", "in haste")
+	command.Stdin, command.Stdout, command.Stderr = slave, slave, slave
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	slave.Close()
+	screen := readScreen(master)
+	eventually(t, "the question is asked", func() bool { return screen.has("[y/N]") })
+	if err := command.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Wait(); command.ProcessState.ExitCode() != exitInterrupted {
+		t.Errorf("%v, want exit code %d", err, exitInterrupted)
+	}
+	if w.read(t, r.RunKey).CancelRequested != 0 {
+		t.Error("the run is to end")
+	}
+	master.Close()
+}
+
 // screenText is everything that a terminal was told.
 type screenText struct {
 	mu   sync.Mutex

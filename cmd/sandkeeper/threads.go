@@ -106,7 +106,7 @@ func (c *threadsDelete) Run(ctx context.Context, in *installation, out *console.
 	}
 	if !c.DryRun {
 		if !c.Yes {
-			if err := out.Confirm(v.question()); err != nil {
+			if err := out.Confirm(ctx, v.question()); err != nil {
 				return err
 			}
 		}

@@ -7,6 +7,7 @@ package console
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -117,17 +118,29 @@ var (
 )
 
 // Confirm asks a person and returns nil for "y" or "yes" alone. Where nobody can be
-// asked it is [ErrNobody].
-func (c *Console) Confirm(question string) error {
+// asked it is [ErrNobody]. Whoever ends ctx, as Ctrl-C does, is not waited for.
+func (c *Console) Confirm(ctx context.Context, question string) error {
 	if !c.Asks {
 		return ErrNobody
 	}
 	fmt.Fprintf(c.Err, "%s [y/N] ", Clean(question))
-	answer, err := bufio.NewReader(c.In).ReadString('\n')
+	answered := make(chan error, 1)
+	go func() { answered <- answer(c.In) }() // a read that nobody ends; the process does
+	select {
+	case <-ctx.Done():
+		fmt.Fprintln(c.Err)
+		return ctx.Err()
+	case err := <-answered:
+		return err
+	}
+}
+
+func answer(in io.Reader) error {
+	line, err := bufio.NewReader(in).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("read answer: %w", err)
 	}
-	switch strings.ToLower(strings.TrimSpace(answer)) {
+	switch strings.ToLower(strings.TrimSpace(line)) {
 	case "y", "yes":
 		return nil
 	}

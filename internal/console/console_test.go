@@ -2,8 +2,10 @@ package console_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"reflect"
 	"strings"
 	"testing"
@@ -58,11 +60,31 @@ func TestOnlyAYesConfirms(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &console.Console{In: strings.NewReader(row.answer), Err: &bytes.Buffer{}, Asks: row.asks}
-			if err := c.Confirm("stop it?"); !errors.Is(err, row.want) {
+			if err := c.Confirm(t.Context(), "stop it?"); !errors.Is(err, row.want) {
 				t.Errorf("got %v, want %v", err, row.want)
 			}
 		})
 	}
+}
+
+// TestAQuestionEndsWithItsContext: Ctrl-C at a question is an answer, and nothing that is
+// typed later is taken for one.
+func TestAQuestionEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	in, typed := io.Pipe()
+	defer typed.Close()
+	c := &console.Console{In: in, Err: cancels(cancel), Asks: true}
+	if err := c.Confirm(ctx, "stop it?"); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// cancels is a screen on which a question ends a context.
+type cancels context.CancelFunc
+
+func (c cancels) Write(p []byte) (int, error) {
+	c()
+	return len(p), nil
 }
 
 func TestCleanLinesKeepsLines(t *testing.T) {
