@@ -59,7 +59,7 @@ func (in *installation) checkpoint(ctx context.Context, operation string, key co
 	caller := &lambdacheckpoint.Caller{
 		Lambda: in.lambda, Function: in.out[names.OutCheckpoint], Timeout: core.DefaultLimits.CheckpointTimeout + reapSlack,
 	}
-	return judged(operation, key, caller.Call(ctx, operation, request, answer))
+	return judged(operation, key, unwaited(ctx, caller.Function, caller.Call(ctx, operation, request, answer)))
 }
 
 // judged gives a refusal, of the function or of its rules in this process, the exit code

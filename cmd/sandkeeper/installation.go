@@ -270,7 +270,7 @@ func (in *installation) reap(ctx context.Context, request core.SweepRequest) (co
 	}
 	answer, err := in.lambda.Invoke(ctx, &lambda.InvokeInput{FunctionName: &function, Payload: payload}, once)
 	if err != nil {
-		return core.SweepReport{}, fmt.Errorf("ask %s: %w", function, err)
+		return core.SweepReport{}, unwaited(ctx, function, fmt.Errorf("ask %s: %w", function, err))
 	}
 	if answer.FunctionError != nil {
 		return core.SweepReport{}, fmt.Errorf("ask %s: %s", function, functionError(answer.Payload))
@@ -280,6 +280,23 @@ func (in *installation) reap(ctx context.Context, request core.SweepRequest) (co
 		return core.SweepReport{}, fmt.Errorf("ask %s: read answer: %w", function, err)
 	}
 	return report, nil
+}
+
+// leftError tells that nobody waits for a function any more that was asked for something.
+type leftError struct{ function string }
+
+func (e *leftError) Error() string {
+	return "interrupted: " + e.function + " goes on with what it was asked for"
+}
+
+func (e *leftError) Unwrap() error { return context.Canceled }
+
+// unwaited says so of a call that Ctrl-C cut off; any other error stays.
+func unwaited(ctx context.Context, function string, err error) error {
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return &leftError{function}
+	}
+	return err
 }
 
 // once: a sweep whose answer was lost is still under way.
