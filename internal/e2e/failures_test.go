@@ -19,6 +19,7 @@ import (
 	ecstypes "github.com/aws/aws-sdk-go-v2/service/ecs/types"
 	"github.com/aws/aws-sdk-go-v2/service/lambda"
 	lambdatypes "github.com/aws/aws-sdk-go-v2/service/lambda/types"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/localfargate"
@@ -54,6 +55,7 @@ var failures = []failure{
 	{"reclaim-failures", "a task may not be stopped", refuseStops},
 	{"checkpoint-failures", "an image has no agent", loseTheAgent},
 	{"checkpoint-failures", "nobody can store a workspace any more", loseARecord},
+	{"checkpoint-failures", "what a checkpoint needs is gone from the bucket", deletePacks},
 	{"run-unexamined", "the minute's share of calls is used up", useUpTheShare},
 	{"unknown-ratio", "sandboxes cannot be reached", cutSandboxesOff},
 	{"fence-refusals", "two hosts drive one run", driveTwice},
@@ -287,6 +289,41 @@ func loseARecord(t *testing.T, s *signals) figure {
 		t.Errorf("its checkpoint is %+v", c)
 	}
 	return anything // a transcript that nobody can read to its end is another loss
+}
+
+// deletePacks removes what a workspace was stored as, as somebody with the bucket's keys may,
+// and has the daily collection find that.
+func deletePacks(t *testing.T, s *signals) figure {
+	s.needAgent(t)
+	r := s.begin(t, agent{run: "robbed-" + core.RunID(rand.Text()), shell: "echo work >file", checkpoint: core.CheckpointFinished})
+	s.exited(t, r)
+	s.finishAll(t, []core.Run{r})
+	if r = s.settle(t, r.RunKey); r.Checkpoint.State != core.CheckpointDone {
+		t.Fatalf("its checkpoint is %+v", r.Checkpoint)
+	}
+	objects := s3.NewFromConfig(s.engine.Config(), func(o *s3.Options) { o.UsePathStyle = true })
+	bucket, packs := s.out[names.OutBucket], 0.0
+	pages := s3.NewListObjectsV2Paginator(objects, &s3.ListObjectsV2Input{Bucket: &bucket, Prefix: new(core.KeyToken(string(r.Tenant)) + "/threads/")})
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range page.Contents {
+			if !strings.Contains(*o.Key, "/packs/") {
+				continue
+			}
+			if _, err := objects.DeleteObject(t.Context(), &s3.DeleteObjectInput{Bucket: &bucket, Key: o.Key}); err != nil {
+				t.Fatal(err)
+			}
+			packs++
+		}
+	}
+	s.since = time.Now()
+	if _, err := s.invoke(s.out[names.OutCheckpoint], event(t, "checkpoint-collect.json")); err != nil {
+		t.Fatal(err)
+	}
+	return figure{packs, math.Inf(1)} // others may have left such threads
 }
 
 // useUpTheShare has somebody else's sweeps take the calls that this minute's may cause, and
