@@ -110,10 +110,10 @@ func (d *doctor) settings(ctx context.Context) {
 		d.warn("sandkeeper plan, and then sandkeeper mode enforce", "the installation observes: nothing is ended")
 	}
 	if c.Frozen {
-		d.warn("sandkeeper thaw", "frozen since %s by %s: %s", stamp(c.FrozenAt), c.FrozenBy, c.FrozenWhy)
+		d.warn("sandkeeper thaw --why '…'", "frozen since %s by %s: %s", stamp(c.FrozenAt), c.FrozenBy, c.FrozenWhy)
 	}
 	if at := c.Breaker.TrippedAt; at != 0 {
-		d.warn("look at what ended, and then sandkeeper thaw", "the breaker tripped at %s after %d ends without a sentinel", stamp(at), c.Breaker.Count)
+		d.warn("look at what ended, and then sandkeeper thaw --why '…'", "the breaker tripped at %s after %d ends without a sentinel", stamp(at), c.Breaker.Count)
 	}
 	if len(d.found) == before {
 		d.ok("the installation enforces")

@@ -321,7 +321,7 @@ func blocks(k Known, now Millis) []Point {
 		points = append(points, Point{What: "frozen", Says: fmt.Sprintf("by %s: %s", k.Control.FrozenBy, k.Control.FrozenWhy), At: k.Control.FrozenAt})
 	}
 	if at := k.Control.Breaker.TrippedAt; at != 0 {
-		points = append(points, Point{What: "breaker", Says: fmt.Sprintf("%d ends without a sentinel tripped it: look at them, then sandkeeper thaw", k.Control.Breaker.Count), At: at})
+		points = append(points, Point{What: "breaker", Says: fmt.Sprintf("%d ends without a sentinel tripped it: look at them, then sandkeeper thaw --why '…'", k.Control.Breaker.Count), At: at})
 	}
 	if h := k.Run.Hold; h.Live(now) {
 		points = append(points, Point{What: "held", Says: fmt.Sprintf("until then by %s: %s", h.By, h.Why), At: h.Until})
