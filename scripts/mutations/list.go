@@ -14,6 +14,8 @@ const (
 	transition = "internal/core/transition.go"
 	sandbox    = "internal/core/sandbox.go"
 	drive      = "internal/core/drive.go"
+	drains     = "internal/core/drain.go"
+	finishes   = "internal/core/finish.go"
 	decide     = "internal/core/decide.go"
 	reclaim    = "internal/core/reclaim.go"
 	sweep      = "internal/core/sweep.go"
@@ -130,7 +132,7 @@ var mutations = []mutation{
 	one("an append does not ask where the log ends", transition,
 		`			check{r.LogEnd == t.From, "log-end"},
 `, ``),
-	one("the finish sets no reclaim mark", drive, `		Reclaim:    ReclaimEnd,`, `		Reclaim:    ReclaimNone,`),
+	one("the finish sets no reclaim mark", finishes, `		Reclaim:    ReclaimEnd,`, `		Reclaim:    ReclaimNone,`),
 	one("an expiry is exclusive", decide,
 		`r.DetachedSince != 0 && now >= r.DetachedSince`, `r.DetachedSince != 0 && now > r.DetachedSince`),
 
