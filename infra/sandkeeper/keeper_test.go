@@ -831,6 +831,25 @@ func TestRolesMayDoWhatTheDesignSays(t *testing.T) {
 	}
 }
 
+// TestARoleIsAssumedByItsServiceAlone, and where the service says for whom it acts, for this
+// account alone.
+func TestARoleIsAssumedByItsServiceAlone(t *testing.T) {
+	for id, r := range production.all(t, "AWS::IAM::Role") {
+		want := "lambda.amazonaws.com"
+		switch readable(id) {
+		case "schedulerole":
+			want = "scheduler.amazonaws.com if StringEquals aws:SourceAccount AWS::AccountId"
+		case "sandboxrole":
+			want = "ecs-tasks.amazonaws.com if StringEquals aws:SourceAccount AWS::AccountId"
+		}
+		statements := at(r.Properties, "AssumeRolePolicyDocument", "Statement").([]any)
+		if len(statements) != 1 {
+			t.Errorf("%s is trusted by %v", id, statements)
+		}
+		same(t, id, flat(at(statements[0], "Principal", "Service"))+conditions(at(statements[0], "Condition")), want)
+	}
+}
+
 // grants renders a role's inline policies, an action and a resource a line.
 func grants(t *testing.T, role resource) []string {
 	t.Helper()

@@ -148,9 +148,18 @@ func role(scope constructs.Construct, id, service string, grants []grant) awsiam
 		policy.AddStatements(statementOf(g))
 	}
 	return awsiam.NewRole(scope, &id, &awsiam.RoleProps{
-		AssumedBy:      awsiam.NewServicePrincipal(&service, nil),
+		AssumedBy:      awsiam.NewServicePrincipal(&service, &awsiam.ServicePrincipalOpts{Conditions: actsFor(scope, service)}),
 		InlinePolicies: &map[string]awsiam.PolicyDocument{"own": policy},
 	})
+}
+
+// actsFor has a service assume a role for what is in this account alone, nobody else's
+// schedule, rule or task. Lambda does not say for whom it does.
+func actsFor(scope constructs.Construct, service string) *map[string]any {
+	if service == "lambda.amazonaws.com" {
+		return nil
+	}
+	return &map[string]any{"StringEquals": map[string]any{"aws:SourceAccount": awscdk.Stack_Of(scope).Account()}}
 }
 
 func statementOf(g grant) awsiam.PolicyStatement {
