@@ -64,7 +64,11 @@ func (h handler) tell(ctx context.Context, message events.SQSMessage, job core.R
 		h.log.ErrorContext(ctx, "reclaim", append(about, "messageId", message.MessageId, "err", err)...)
 		return
 	}
-	h.log.InfoContext(ctx, "reclaim", about...)
+	level := slog.LevelInfo
+	if outcome == core.ReclaimProviderMismatch { // its mark is gone: until the next audit nothing else tells of it
+		level = slog.LevelWarn
+	}
+	h.log.Log(ctx, level, "reclaim", about...)
 }
 
 // one does one message. Without an outcome it was not begun.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -153,5 +154,26 @@ func TestTheStackChoosesWhatAFailedCheckpointDoes(t *testing.T) {
 	}
 	if len(wants) != len(names.Values[names.OnFailure]) {
 		t.Errorf("values %q, want those of %v", names.Values[names.OnFailure], wants)
+	}
+}
+
+// abroad is a use case that meets another provider's sandbox.
+type abroad struct{}
+
+func (abroad) Do(context.Context, core.ReclaimJob) (core.ReclaimOutcome, error) {
+	return core.ReclaimProviderMismatch, nil
+}
+
+// TestASandboxThatIsLeftAloneForGoodIsAWarning: its mark is gone, and until the next audit
+// nothing else tells of it.
+func TestASandboxThatIsLeftAloneForGoodIsAWarning(t *testing.T) {
+	var log bytes.Buffer
+	h := handler{abroad{}, slog.New(slog.NewJSONHandler(&log, nil)), nil}
+	body := `{"tenant":"a","run":"r","key":"k","instance":"i","kind":"end"}`
+	if out, err := h.handle(t.Context(), events.SQSEvent{Records: []events.SQSMessage{message("m", body)}}); err != nil || len(out.BatchItemFailures) != 0 {
+		t.Fatalf("answered %+v, %v", out, err)
+	}
+	if !strings.Contains(log.String(), `"level":"WARN","msg":"reclaim","run":"a/r"`) || !strings.Contains(log.String(), `"outcome":"provider-mismatch"`) {
+		t.Errorf("told %s", &log)
 	}
 }
