@@ -103,6 +103,7 @@ var checks = []struct {
 	{"sources", (*doctor).sources},
 	{"schedules", (*doctor).schedules},
 	{"queues", (*doctor).queues},
+	{"alarms", (*doctor).alarms},
 	{"versions", (*doctor).versions},
 	{"permissions", (*doctor).permissions},
 	{"quotas", (*doctor).quotas},

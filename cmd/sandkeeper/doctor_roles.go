@@ -234,6 +234,14 @@ func entries(values map[string][]string) []iamtypes.ContextEntry {
 	return out
 }
 
+// chosen is what the stack tells of its choices.
+func (d *doctor) chosen() (c names.Chosen, err error) {
+	if err = json.Unmarshal([]byte(cmp.Or(d.in.out[names.OutChosen], "{}")), &c); err != nil {
+		err = fmt.Errorf("output %s: %w", names.OutChosen, err)
+	}
+	return c, err
+}
+
 // deployed asks for those names that the stack does not put out.
 func (d *doctor) deployed(ctx context.Context) (deployed, error) {
 	out := d.in.out
@@ -247,8 +255,9 @@ func (d *doctor) deployed(ctx context.Context) (deployed, error) {
 	}
 	at.partition, at.region, at.account, at.cluster = parts[1], parts[3], parts[4], strings.TrimPrefix(parts[5], "cluster/")
 	at.arns["logs"] = "arn:" + at.partition + ":s3:::" + out[names.OutBucket]
-	if err := json.Unmarshal([]byte(cmp.Or(out[names.OutChosen], "{}")), &at.chosen); err != nil {
-		return deployed{}, fmt.Errorf("output %s: %w", names.OutChosen, err)
+	var err error
+	if at.chosen, err = d.chosen(); err != nil {
+		return deployed{}, err
 	}
 	for _, spoke := range d.in.places.Spokes {
 		at.spokes = append(at.spokes, spoke.Role)

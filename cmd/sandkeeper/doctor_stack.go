@@ -252,6 +252,18 @@ func (d *doctor) sources(ctx context.Context) {
 	}
 }
 
+// alarms looks whether anybody hears of them: a cleaner that has stopped is else not noticed.
+func (d *doctor) alarms(context.Context) {
+	switch c, err := d.chosen(); {
+	case err != nil:
+		d.unknown(err)
+	case c.AlarmTopic == "":
+		d.warn("choose alarmTopic, and runbook with it, and deploy", "no alarm tells anybody")
+	default:
+		d.ok("%s hears of them", c.AlarmTopic)
+	}
+}
+
 // schedules checks that sweeps, audits and the collection happen.
 func (d *doctor) schedules(ctx context.Context) {
 	client := scheduler.NewFromConfig(d.in.cfg)

@@ -219,3 +219,19 @@ func TestDoctorLooksAtWhatSandboxesAreMadeFrom(t *testing.T) {
 		}
 	}
 }
+
+// TestDoctorWarnsWhereNobodyHearsOfAlarms: a cleaner that has stopped is else not noticed.
+func TestDoctorWarnsWhereNobodyHearsOfAlarms(t *testing.T) {
+	for chosen, want := range map[string]checked{
+		"":                               {State: stateWarn, Says: "no alarm tells anybody"},
+		`{"hostFunctions":["search"]}`:   {State: stateWarn, Says: "no alarm tells anybody"},
+		`{"alarmTopic":"arn:aws:sns:x"}`: {State: stateOK, Says: "arn:aws:sns:x hears of them"},
+		"{":                              {State: stateUnknown},
+	} {
+		d := &doctor{in: &installation{out: map[names.Output]string{names.OutChosen: chosen}}}
+		d.alarms(t.Context())
+		if len(d.found) != 1 || d.found[0].State != want.State || !strings.Contains(d.found[0].Says, want.Says) || (d.found[0].Cure == "") != (want.State == stateOK) {
+			t.Errorf("%q: %+v", chosen, d.found)
+		}
+	}
+}

@@ -247,7 +247,7 @@ func (k *Keeper) tagged() map[string]any {
 
 // chosenText tells the operator's tool what was chosen of what roles hold.
 func (k *Keeper) chosenText() *string {
-	c := names.Chosen{TaskTags: k.props.TaskTags, Key: k.props.Key}
+	c := names.Chosen{TaskTags: k.props.TaskTags, Key: k.props.Key, AlarmTopic: k.props.AlarmTopic}
 	for _, f := range k.hostFunctions() {
 		if f != names.None {
 			c.HostFunctions = append(c.HostFunctions, f)

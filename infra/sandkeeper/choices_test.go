@@ -114,6 +114,8 @@ var choiceTests = []struct {
 				t.Errorf("%s leads nowhere: %s", id, text)
 			}
 		}
+		// doctor warns where nobody hears.
+		same(t, "told", at(rung.Outputs[string(names.OutChosen)], "Value"), `{"key":"`+aKey+`","alarmTopic":"`+aTopic+`"}`)
 		same(t, "threshold", rung.one(t, "AWS::CloudWatch::Alarm", "alarm-idle-burn").Properties["Threshold"], 2.5)
 	}},
 }

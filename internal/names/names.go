@@ -204,8 +204,8 @@ const (
 // Schedules are the last parts of the schedules' names, all of them.
 var Schedules = []string{TickSchedule, AuditSchedule, DailySchedule, CollectSchedule}
 
-// Chosen is what an installation lists of what its functions may reach, as the stack tells
-// the operator's tool in [OutChosen].
+// Chosen is what an installation lists of what its functions may reach and who hears of
+// alarms, as the stack tells the operator's tool in [OutChosen].
 type Chosen struct {
 	// TaskTags are tags that a task has to have.
 	TaskTags map[string]string `json:"taskTags,omitempty"`
@@ -213,4 +213,6 @@ type Chosen struct {
 	HostFunctions []string `json:"hostFunctions,omitempty"`
 	SecretARNs    []string `json:"secretArns,omitempty"`
 	Key           string   `json:"key,omitempty"` // ARN
+	// AlarmTopic is the ARN of the topic that hears of alarms; empty: nobody hears.
+	AlarmTopic string `json:"alarmTopic,omitempty"`
 }
