@@ -328,3 +328,20 @@ func checkKeys(t *testing.T, all map[names.Function][]logLine) {
 		}
 	}
 }
+
+// TestNoZeroRings: an alarm that zeros made ring would prove nothing.
+func TestNoZeroRings(t *testing.T) {
+	for _, a := range metrics.Alarms {
+		if a.Below { // it rings for silence, which a zero breaks
+			if _, is := rings(t, a, nil); !is {
+				t.Errorf("%s does not ring for silence", a.Name)
+			}
+		}
+		if value, is := rings(t, a, []float64{0, 0}); is {
+			t.Errorf("zeros make %s ring, by %v", a.Name, value)
+		}
+		if _, is := rings(t, a, []float64{a.Threshold + 1}); is == a.Below {
+			t.Errorf("%s rings: %t", a.Name, is)
+		}
+	}
+}
