@@ -33,6 +33,7 @@ type actor struct {
 
 	routine string // the goroutine that it acts in; others of its process do not stand still
 	execs   execs
+	unheld  bool // see Config
 
 	// What the oracle remembers of it.
 	fences    map[core.ThreadKey]int64 // of the leases that it took, or that its token is of
@@ -74,6 +75,7 @@ func (w *world) spawn(as role, timeout time.Duration, do func(ctx context.Contex
 	if w.config.Skew > 0 {
 		a.skew = w.config.Skew * time.Duration(as.id%3-1)
 	}
+	a.unheld = w.config.Unheld
 	a.next, a.close = iter.Pull(func(yield func(string) bool) {
 		a.yield, a.routine, a.execs = yield, goroutine(), newExecs()
 		a.p = w.store.NewProcess(mem.Faults{At: a.plan, Before: a.stand})
@@ -90,7 +92,7 @@ func (w *world) spawn(as role, timeout time.Duration, do func(ctx context.Contex
 // stand lets an actor stand still before a call.
 func (a *actor) stand(ctx context.Context, call string) {
 	switch {
-	case a.routine != goroutine(), a.p.Stopped(), ctx.Value(joined{}) != nil, aside[call]:
+	case a.routine != goroutine(), a.passes(call), a.p.Stopped(), ctx.Value(joined{}) != nil, aside[call]:
 	case a.stood:
 		a.stood = false
 	case !a.yield(call):
@@ -98,10 +100,15 @@ func (a *actor) stand(ctx context.Context, call string) {
 	}
 }
 
+// passes reports whether a call is about a hold that does not count.
+func (a *actor) passes(call string) bool {
+	return a.unheld && (call == "hold exec" || call == "read sandbox" && a.kind == "sweep")
+}
+
 // at lets an actor stand still before a call that it then makes: what follows sees
 // the world as the call does.
 func (a *actor) at(ctx context.Context, call string) {
-	if a.routine == goroutine() {
+	if a.routine == goroutine() && !a.passes(call) {
 		a.stand(ctx, call)
 		a.stood = true
 	}

@@ -34,6 +34,10 @@ type Config struct {
 	Adopts  bool                `json:",omitempty"` // some hosts start their own tasks
 	Follows bool                `json:",omitempty"` // hosts follow their runs by long polls and in process, files too
 	Quota   int                 `json:",omitempty"` // sandboxes of a tenant at once; 0: any number
+
+	// Unheld says that to hold a container belongs to the step of the call before it: for
+	// scripts that count calls and are about something else.
+	Unheld bool `json:",omitempty"`
 }
 
 // Script is one episode: an installation and everything that happens there.
