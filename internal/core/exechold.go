@@ -162,6 +162,9 @@ func (h *execHold) take(ctx context.Context, most time.Duration) error {
 	if h.held, h.doubt = hold, (ExecHold{}); err != nil {
 		h.held, h.doubt = ExecHold{}, hold // given back all the same: that is refused, or right
 	}
+	if err == nil && hold.Until <= nowMillis() {
+		return h.take(ctx, most) // it slept until what it wrote was over: another may have the container
+	}
 	return err
 }
 

@@ -247,7 +247,7 @@ var waits = []int64{0, 5, 20}
 func (w *world) hostFollows(c hostCall, n int) error {
 	c.s.Held = w.tasks(c.a)
 	from, files := w.oracle.seen[c.r.key].LogEnd, int64(0)
-	for turn := range 40 {
+	for turn := range 2 + c.a.id%12 {
 		q := core.TailRequest{RunKey: c.r.key, Host: c.host, From: from, WaitSeconds: waits[c.a.id%3], StallSeconds: 3600}
 		if turn%3 == 2 {
 			q.Stream, q.From = core.StreamFiles, files

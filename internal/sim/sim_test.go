@@ -137,6 +137,7 @@ var common = []string{
 	"finish refused: still-producing", "tail", "tailed to the end", "list",
 	"set-up working", "set-up done", "a ready hook answers", "begin refused: hook-failed", "hook error", "hook destroyed", "a copy is taken",
 	"adopt", "adopted", "begin refused: quota", "begin refused: another-definition", "artifact added",
+	"follow", "a session is held", "hold: tail", "hold: files", "hold: drain", "hold: setup", "hold: step", "busy",
 }
 
 // TestSimulationAfresh tries episodes that nobody has seen.

@@ -45,6 +45,10 @@ const (
 	sides      = "internal/core/session_side.go"
 	hooks      = "internal/core/hooks.go"
 	bridge     = "internal/core/tools.go"
+	holding    = "internal/core/exechold.go"
+	follows    = "internal/core/session_follow.go"
+	finishes   = "internal/core/session_finish.go"
+	starting   = "internal/core/agentstart.go"
 )
 
 func one(name, file, old, new string) mutation {
@@ -506,6 +510,13 @@ var mutations = []mutation{
 		finish.Owes = over.run.Start.Owes // it has done no work of its own
 	}
 `, ``),
+	one("what a task had before its agent is owed", owed, ` || r.Start.Hosted && r.Start.AskedAt == 0
+}
+
+// CheckpointState`, `
+}
+
+// CheckpointState`),
 	one("a debt ends with the second continuation", continues,
 		`		child.Start.Owes = finish.Owes
 `, `		child.Start.Owes = finish.Owes && s.begun(over.run)
@@ -556,6 +567,29 @@ var mutations = []mutation{
 		return Thread{}, &RefusedError{Op: t.Name(), Record: "thread " + t.Thread.String(), Why: "floor"}
 	}
 	th.Artifacts`, `	th.Artifacts`),
+
+	// Who has the exec sessions of a container.
+	one("a hold is written over another's", holding, `		check{s.Exec == t.Was, "busy"},
+`, ``),
+	one("a hold does not ask who has the container", holding, `		case box.Exec.Bars(h.who, box.LatestRun, now):
+			return errExecBusy
+`, ``),
+	one("a former driver's hold bars the next one", holding, `	case h.Epoch != 0 && of == by && h.Epoch < who.Epoch:`, `	case h.Epoch != 0 && of == by && h.Epoch > who.Epoch && of == "?":`),
+	one("a run that the sandbox serves no more has it still", holding, `	case h.Epoch != 0 && latest != "" && of != string(latest):
+		return false
+`, ``),
+	one("who follows gives way to nobody", holding, `	case use.follows() && user != "" && !user.follows():`, `	case use.follows() && user == "?":`),
+	one("a container is never given back", holding, `	_, _ = h.sandboxes.UpdateSandbox(ctx, h.key, HoldExec{Instance: h.instance, Was: cmp.Or(h.held, h.doubt)})
+`, `	_ = cmp.Or(h.held, h.doubt)
+`),
+	one("who slept past its hold goes on without it", holding, `	if h.held.Until > now.Add(most/2) {`, `	if h.held.Until > now.Add(most/2) || h.held.Until != 0 {`),
+	one("a poll that waits does not hold the container", follows, `	if err := hold.take(ctx, time.Duration(q.WaitSeconds)*time.Second+execWithin); err != nil {`,
+		`	if err := ctx.Err(); err != nil {`),
+	one("a poll does not ask who has the container", follows, `	if err == nil && box.Exec.Bars(who, box.LatestRun, nowMillis()) {`,
+		`	if err == nil && box.Exec.Bars(who, box.LatestRun, nowMillis()) && op != "tail" {`),
+	one("a finish does not end the session that its host holds", finishes, `	defer s.giveWay(ctx, q.RunKey)()
+	r, waiting, err := s.seal(ctx, r)`, `	r, waiting, err := s.seal(ctx, r)`),
+	one("a step takes the next one for its own", starting, `	if own := q.mine(th); err == nil && own != nil {`, `	if own := th.Step; err == nil && own != nil {`),
 
 	// The operator.
 	one("hold does not look at the ledger row", operate,
