@@ -47,7 +47,7 @@ const (
 	bridge     = "internal/core/tools.go"
 	holding    = "internal/core/exechold.go"
 	follows    = "internal/core/session_follow.go"
-	finishes   = "internal/core/session_finish.go"
+	sealings   = "internal/core/session_finish.go"
 	starting   = "internal/core/agentstart.go"
 )
 
@@ -587,7 +587,7 @@ var mutations = []mutation{
 		`	if err := ctx.Err(); err != nil {`),
 	one("a poll does not ask who has the container", follows, `	if err == nil && box.Exec.Bars(who, box.LatestRun, nowMillis()) {`,
 		`	if err == nil && box.Exec.Bars(who, box.LatestRun, nowMillis()) && op != "tail" {`),
-	one("a finish does not end the session that its host holds", finishes, `	defer s.giveWay(ctx, q.RunKey)()
+	one("a finish does not end the session that its host holds", sealings, `	defer s.giveWay(ctx, q.RunKey)()
 	r, waiting, err := s.seal(ctx, r)`, `	r, waiting, err := s.seal(ctx, r)`),
 	one("a step takes the next one for its own", starting, `	if own := q.mine(th); err == nil && own != nil {`, `	if own := th.Step; err == nil && own != nil {`),
 
