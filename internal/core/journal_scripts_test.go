@@ -124,6 +124,17 @@ func (b *box) starting(ctx context.Context, s core.JournalStart, input string, h
 	return cmd, string(line) + "\n" + input
 }
 
+// begun waits until the wrapper of id has left a trace: on a busy machine a program may
+// begin later than its start waits for it.
+func (b *box) begun(id core.RunID) {
+	b.t.Helper()
+	for end := time.Now().Add(60 * time.Second); b.probe(id, 0).Wrapper == core.WrapperAbsent; {
+		if time.Now().After(end) {
+			b.t.Fatal("wait for the wrapper: it does not begin")
+		}
+	}
+}
+
 // gone waits until the wrapper of id is seen no more, and with it all it has begun.
 func (b *box) gone(id core.RunID) {
 	b.t.Helper()
@@ -197,6 +208,9 @@ func (b *box) startWith(s core.JournalStart, input string) agent {
 		b.t.Fatalf("parse %q: %v", out, err)
 	}
 	if b.program {
+		if !started.Already && started.Wrapper == core.WrapperAbsent {
+			b.begun(s.Run)
+		}
 		return agent{started, func() { b.gone(s.Run) }}
 	}
 	return agent{started, func() {
