@@ -344,6 +344,7 @@ func TestChoicesThatCannotBeAreRefused(t *testing.T) {
 		"vcp: no such choice: want one of alarmTopic, breakerMost":                           {"vcp": "vpc-1"},
 		`mode: want observe or enforce, got "dry"`:                                           {"mode": "dry"},
 		`onCheckpointFailure: want hold or release, got "retry"`:                             {"onCheckpointFailure": "retry"},
+		`leaks: want report or stop, got "kill"`:                                             {"leaks": "kill"},
 		`install: want text, got true`:                                                       {"install": true},
 		`vpc: want text, got 5`:                                                              {"vpc": 5},
 		`vpc: want the id of a VPC, as vpc-0abc, got "mine"`:                                 {"vpc": "mine", "subnets": "subnet-1"},

@@ -36,6 +36,7 @@ var (
 	wantImage    = want{regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,511}$`), "an image, as registry/name:tag"}
 	wantMode     = want{oneOf(names.Values[names.Mode]), strings.Join(names.Values[names.Mode], " or ")}
 	wantFailure  = want{oneOf(names.Values[names.OnFailure]), strings.Join(names.Values[names.OnFailure], " or ")}
+	wantLeaks    = want{oneOf(names.Values[names.Leaks]), strings.Join(names.Values[names.Leaks], " or ")}
 	wantTagName  = want{regexp.MustCompile(`^[\pL\pZ\pN_.:/+@-]{1,128}$`), "names of tags, at most 128 characters, not aws:…"}
 	wantTagValue = want{regexp.MustCompile(`^[\pL\pZ\pN_.:/=+@-]{0,256}$`), "values of tags, at most 256 characters"}
 )
@@ -85,6 +86,7 @@ func (p Props) misshapen() error {
 	return first(
 		wantMode.of("mode", p.Mode),
 		wantFailure.of("onCheckpointFailure", p.OnFailure),
+		wantLeaks.of("leaks", p.Leaks),
 		want{busName, "the name of a bus"}.of("eventBus", p.EventBus),
 		wantVPC.of("vpc", p.VPC),
 		wantSubnet.of("subnets", p.Subnets...),
