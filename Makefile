@@ -168,6 +168,7 @@ endef
 
 .PHONY: bundle
 bundle: cdk.out/bundle/manifest.json ## Make a plain CloudFormation template, with the choices of CONTEXT, and zips, to dist/bundle
+	@ls dist/bundle/*
 
 cdk.out/bundle/manifest.json: cdk.out/choices.used $(STACK) $(FUNCTIONS:%=dist/%/bootstrap)
 	$(call bundle,dist/bundle,$(@D),{"bundle":"../dist/bundle"},$(CHOSEN))
