@@ -30,7 +30,7 @@ const usage = `usage: sam [-image IMAGE] [-addr ADDRESS] invoke FUNCTION EVENT |
 
 func main() {
 	localfargate.MaybeInit()
-	image := flag.String("image", "", "image to build on: one that is there, or public for SAM's own (default: one made on the spot)")
+	image := flag.String("image", "", "image to build on: public for AWS's own, spot for one made on the spot, or a name (default: public, or spot where that cannot be had)")
 	addr := flag.String("addr", "127.0.0.1:0", "loopback address of start")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -81,13 +81,15 @@ func run(ctx context.Context, image, addr string, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	w, err := samlocal.Open(ctx, samlocal.Options{Engine: e, Outputs: out, ECS: fargate.BridgeURL(), Trust: trust, Image: image})
+	w, err := samlocal.Open(ctx, samlocal.Options{Engine: e, Outputs: out, ECS: fargate.BridgeURL(), Trust: trust, Image: image, Say: say})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
 	return act(ctx, &installation{w, e, fargate, out})
 }
+
+func say(what string) { fmt.Fprintln(os.Stderr, what) }
 
 // installation is what functions run against.
 type installation struct {

@@ -7,7 +7,6 @@ package samlocal
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -32,12 +31,16 @@ import (
 // ErrNotInstalled means that SAM is missing; make setup-sam installs it.
 var ErrNotInstalled = errors.New("SAM is not installed, run make setup-sam")
 
-// PublicImage, as [Options.Image], leaves the choice to SAM, which pulls it.
-const PublicImage = "public"
+// Images that [Options.Image] may name beside those that are there.
+const (
+	PublicImage = "public" // AWS's own, pulled where it is not there
+	SpotImage   = "spot"   // one of Debian's static busybox, made on the spot
+)
 
 const (
 	invokeWithin = 5 * time.Minute // the first one builds SAM's image
 	stopWithin   = 10 * time.Second
+	pullWithin   = 2 * time.Minute // of the public image, where another will do
 )
 
 // Options say what functions run against.
@@ -49,8 +52,11 @@ type Options struct {
 	ECS   string
 	Trust *localtls.Certificate
 	// Image is what the functions' container is built on: the name of an image that is
-	// there, [PublicImage], or "" for one that is made on the spot.
+	// there or can be pulled, [PublicImage], [SpotImage], or "" for the first of these two
+	// that can be had.
 	Image string
+	// Say is told which of the two it is; nil: nobody is.
+	Say func(string)
 }
 
 // World is a stack whose functions SAM can run.
@@ -60,7 +66,7 @@ type World struct {
 	dir     string
 	root    string
 	forward *forwarder
-	own     string            // repository of the image made on the spot
+	own     string            // repository of its image
 	logical map[string]string // of functions, by deployed name
 }
 
@@ -94,12 +100,60 @@ func Open(ctx context.Context, o Options) (_ *World, err error) {
 	if err := w.writeEnvironment(ctx, bridge); err != nil {
 		return nil, err
 	}
-	if o.Image == "" {
-		w.own = "sandkeeper-lambda-" + strings.ToLower(rand.Text())
-		err = w.docker.Import(ctx, w.own+":base", docker.Busybox)
-	}
-	return w, err
+	return w, w.makeImage(ctx)
 }
+
+// makeImage makes the image that functions run on. Whatever it is made of, it is this
+// world's own, so that Close finds what runs on it: SAM leaves warm containers behind.
+func (w *World) makeImage(ctx context.Context) error {
+	w.own = "sandkeeper-lambda-" + strings.ToLower(rand.Text())
+	of := w.options.Image
+	if of == SpotImage {
+		return w.docker.Import(ctx, w.image(), docker.Busybox)
+	}
+	if of == "" || of == PublicImage {
+		var err error
+		if of, err = w.public(ctx); err != nil {
+			return err
+		}
+	}
+	if w.options.Image != "" {
+		return w.docker.Derive(ctx, w.image(), of)
+	}
+	pull, cancel := context.WithTimeout(ctx, pullWithin)
+	defer cancel()
+	err := w.docker.Derive(pull, w.image(), of)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	if w.options.Say != nil {
+		w.options.Say("the public image cannot be had, so one is made on the spot: " + err.Error())
+	}
+	return w.docker.Import(ctx, w.image(), docker.Busybox)
+}
+
+func (w *World) image() string { return w.own + ":base" }
+
+// askImage has SAM say which public image it takes for a runtime and an architecture.
+const askImage = `import sys
+from samcli.local.docker.lambda_image import LambdaImage, Runtime
+print(LambdaImage._INVOKE_REPO_PREFIX + "/" + Runtime.get_image_name_tag(sys.argv[1], sys.argv[2]))`
+
+// public is the image that the pinned SAM takes by itself.
+func (w *World) public(ctx context.Context) (string, error) {
+	command := exec.CommandContext(ctx, filepath.Join(filepath.Dir(w.sam()), "python"), "-c", askImage, runtimeName, architecture())
+	command.Env = []string{"HOME=" + w.dir, "SAM_CLI_TELEMETRY=0", "PYTHONDONTWRITEBYTECODE=1"}
+	var said bytes.Buffer
+	command.Stderr = &said
+	name, err := command.Output()
+	if err != nil {
+		return "", fmt.Errorf("ask SAM for its image: %w\n%s", err, said.Bytes())
+	}
+	return strings.TrimSpace(string(name)), nil
+}
+
+// runtimeName is that of all functions, as their template has it.
+const runtimeName = "provided.al2023"
 
 func (w *World) sam() string { return filepath.Join(w.root, ".local", "sam", "bin", "sam") }
 
@@ -206,9 +260,7 @@ func (w *World) writeEnvironment(ctx context.Context, bridge netip.Addr) error {
 func (w *World) command(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	args = append([]string{"local"}, args...)
 	args = append(args, "--template", w.file("template.json"), "--env-vars", w.file("env.json"), "--region", engine.Region)
-	if image := cmp.Or(w.options.Image, w.own+":base"); image != PublicImage {
-		args = append(args, "--invoke-image", image, "--skip-pull-image")
-	}
+	args = append(args, "--invoke-image", w.image(), "--skip-pull-image")
 	command := exec.CommandContext(ctx, w.sam(), args...)
 	command.Dir = w.dir
 	command.Env = append(w.options.Engine.Env(),

@@ -2,6 +2,8 @@ package samlocal_test
 
 import (
 	"bytes"
+	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"net"
@@ -59,6 +61,11 @@ const events = "../../../events"
 // unless CI is set and containers are what is to be tested.
 func open(t *testing.T) (*samlocal.World, *installtest.Installation) {
 	t.Helper()
+	return openOn(t, samlocal.SpotImage)
+}
+
+func openOn(t *testing.T, image string) (*samlocal.World, *installtest.Installation) {
+	t.Helper()
 	asked := os.Getenv("CI") != "" && os.Getenv("SANDKEEPER_TEST_DRIVER") != ""
 	if _, err := docker.Bridge(); err != nil {
 		if !asked {
@@ -67,7 +74,7 @@ func open(t *testing.T) (*samlocal.World, *installtest.Installation) {
 		t.Fatal(err)
 	}
 	in := shared.Get(t)
-	w, err := samlocal.Open(t.Context(), samlocal.Options{Engine: in.Engine, Outputs: in.Out, ECS: in.Fargate.BridgeURL(), Trust: trust})
+	w, err := samlocal.Open(t.Context(), samlocal.Options{Engine: in.Engine, Outputs: in.Out, ECS: in.Fargate.BridgeURL(), Trust: trust, Image: image, Say: func(what string) { t.Log(what) }})
 	if (errors.Is(err, samlocal.ErrNotInstalled) || errors.Is(err, docker.ErrNotHere)) && !asked {
 		t.Skip(err)
 	}
@@ -183,6 +190,55 @@ func TestOneFunctionIsInvokedOnce(t *testing.T) {
 	}
 	if _, err := w.Invoke(t.Context(), "none", filepath.Join(events, "reap-plan.json")); err == nil || !strings.Contains(err.Error(), "the template has none") {
 		t.Errorf("a function that is not there: %v", err)
+	}
+}
+
+// TestTheImageIsWhatCanBeHad: the public one where it can be pulled, else one of the spot.
+func TestTheImageIsWhatCanBeHad(t *testing.T) {
+	w, _ := openOn(t, "")
+	answer, err := w.Invoke(t.Context(), names.Reap, filepath.Join(events, "reap-plan.json"))
+	if err != nil || !bytes.Contains(answer, []byte(`"considered"`)) {
+		t.Errorf("answer %s, %v", answer, err)
+	}
+}
+
+// TestANamedImageIsUsedAndLeft: of it a world makes one of its own, whose containers it may
+// remove.
+func TestANamedImageIsUsedAndLeft(t *testing.T) {
+	_, in := open(t)
+	e, err := docker.Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	repository := "sandkeeper-named-" + strings.ToLower(rand.Text())
+	if err := e.Import(t.Context(), repository+":1", docker.Busybox); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.RemoveImages(context.WithoutCancel(t.Context()), repository); err != nil {
+			t.Error(err)
+		}
+	})
+	w, err := samlocal.Open(t.Context(), samlocal.Options{Engine: in.Engine, Outputs: in.Out, ECS: in.Fargate.BridgeURL(), Trust: trust, Image: repository + ":1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := w.Invoke(t.Context(), names.Reap, filepath.Join(events, "reap-plan.json"))
+	if err := errors.Join(err, w.Close()); err != nil || !bytes.Contains(answer, []byte(`"considered"`)) {
+		t.Errorf("answer %s, %v", answer, err)
+	}
+	if there, err := e.HasImage(t.Context(), repository+":1"); err != nil || !there {
+		t.Errorf("the named image is gone with the world: %t, %v", there, err)
+	}
+}
+
+// TestAnImageThatCannotBeHadIsSaid, where no other will do.
+func TestAnImageThatCannotBeHadIsSaid(t *testing.T) {
+	_, in := open(t)
+	const none = "127.0.0.1:9/sandkeeper/none:1"
+	_, err := samlocal.Open(t.Context(), samlocal.Options{Engine: in.Engine, Outputs: in.Out, ECS: in.Fargate.BridgeURL(), Trust: trust, Image: none})
+	if _, refused := errors.AsType[*docker.APIError](err); !refused || !strings.Contains(err.Error(), none) {
+		t.Errorf("an image that nobody has: %v", err)
 	}
 }
 

@@ -4,7 +4,10 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -29,6 +32,40 @@ func (e *Engine) Import(ctx context.Context, name, busybox string) error {
 		return fmt.Errorf("import image %s: %w", name, err)
 	}
 	return nil
+}
+
+// Derive makes an image of that name which is another one with a label of its own: what runs
+// on it is told from what else runs on the other. The engine pulls the other one where it
+// has it not; it is an [APIError] of status 200 if that cannot be had.
+func (e *Engine) Derive(ctx context.Context, name, from string) error {
+	response, err := e.request(ctx, http.MethodPost, "/build?"+url.Values{"t": {name}, "version": {"1"}}.Encode(), deriving(name, from), http.Header{"Content-Type": {"application/x-tar"}})
+	if err != nil {
+		return fmt.Errorf("make image %s of %s: %w", name, from, err)
+	}
+	defer response.Body.Close()
+	// What the engine says while it works, the last of it a refusal or the image.
+	for said := json.NewDecoder(response.Body); ; {
+		var step struct{ Error string }
+		switch err := said.Decode(&step); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("make image %s of %s: %w", name, from, err)
+		case step.Error != "":
+			return fmt.Errorf("make image %s of %s: %w", name, from, &APIError{Status: response.StatusCode, Message: step.Error})
+		}
+	}
+}
+
+// deriving is what an engine builds such an image from.
+func deriving(name, from string) *bytes.Buffer {
+	file := fmt.Appendf(nil, "FROM %s\nLABEL %s.image=%q\n", from, Label, name)
+	var all bytes.Buffer
+	w := tar.NewWriter(&all)
+	_ = w.WriteHeader(&tar.Header{Name: "Dockerfile", Mode: 0o644, Size: int64(len(file))}) // to memory
+	_, _ = w.Write(file)
+	_ = w.Close()
+	return &all
 }
 
 func baseLayer(ctx context.Context, busybox string) (*bytes.Buffer, error) {
