@@ -201,7 +201,7 @@ var mutations = []mutation{
 	// Launching.
 	one("the task is asked for before its ledger row is written", launch,
 		`	row, err := l.intend(ctx, r, key, material.Provider, spec.Cluster)
-`, `	_, _ = l.runTask(ctx, LedgerRow{Instance: r.Instance, LaunchUntil: nowMillis().Add(l.Limits.LaunchWindow)}, spec)
+`, `	_, _ = l.runTask(ctx, LedgerRow{Instance: r.Instance, LaunchUntil: nowMillis().Add(l.Limits.LaunchWindow)}, spec, "")
 	row, err := l.intend(ctx, r, key, material.Provider, spec.Cluster)
 `),
 	one("a retried launch revives a condemned row", sandbox,
