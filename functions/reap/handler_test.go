@@ -14,6 +14,7 @@ import (
 
 	"github.com/aws/aws-lambda-go/events"
 	"github.com/sandkeeper/sandkeeper/internal/boot"
+	"github.com/sandkeeper/sandkeeper/internal/boot/boottest"
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/metrics"
 	"github.com/sandkeeper/sandkeeper/internal/names"
@@ -197,20 +198,7 @@ func TestAMalformedEventIsOneClearErrorAndNoWork(t *testing.T) {
 
 // Whatever the stack may say of leaks, the use case is told the same.
 func TestTheStackChoosesWhatBecomesOfLeaks(t *testing.T) {
-	t.Setenv("AWS_REGION", "us-east-1")
-	for _, key := range names.Env[names.Reap] {
-		value := "some"
-		switch key {
-		case names.Limits:
-			value = "{}"
-		case names.Places:
-			value = `{"home":"arn:aws:ecs:us-east-1:000000000000:cluster/c","spokes":[]}`
-		}
-		if allowed := names.Values[key]; allowed != nil {
-			value = allowed[0]
-		}
-		t.Setenv(string(key), value)
-	}
+	boottest.Environment(t, names.Reap)
 	wants := map[string]bool{names.LeaksReport: false, names.LeaksStop: true}
 	for _, value := range names.Values[names.Leaks] {
 		want, known := wants[value]

@@ -14,6 +14,7 @@ import (
 
 	"github.com/aws/aws-lambda-go/events"
 	"github.com/sandkeeper/sandkeeper/internal/boot"
+	"github.com/sandkeeper/sandkeeper/internal/boot/boottest"
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
@@ -130,20 +131,7 @@ func TestTheSampleBatchIsUnderstood(t *testing.T) {
 
 // Whatever the stack may say of a failed checkpoint, the use case is told the same.
 func TestTheStackChoosesWhatAFailedCheckpointDoes(t *testing.T) {
-	t.Setenv("AWS_REGION", "us-east-1")
-	for _, key := range names.Env[names.Reclaim] {
-		value := "some"
-		switch key {
-		case names.Limits:
-			value = "{}"
-		case names.Places:
-			value = `{"home":"arn:aws:ecs:us-east-1:000000000000:cluster/c","spokes":[]}`
-		}
-		if allowed := names.Values[key]; allowed != nil {
-			value = allowed[0]
-		}
-		t.Setenv(string(key), value)
-	}
+	boottest.Environment(t, names.Reclaim)
 	wants := map[string]core.OnFailure{"hold": core.HoldOnFailure, "release": core.ReleaseOnFailure}
 	for _, value := range names.Values[names.OnFailure] {
 		want, known := wants[value]

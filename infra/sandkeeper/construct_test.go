@@ -1,10 +1,7 @@
 package sandkeeper
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,20 +9,6 @@ import (
 	"github.com/aws/aws-cdk-go/awscdk/v2"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsiam"
 )
-
-// templateOf reads what an app has synthesized of a stack.
-func templateOf(t *testing.T, out, stack string) template {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join(out, stack+".template.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	made := template{text: string(data)}
-	if err := json.Unmarshal(data, &made); err != nil {
-		t.Fatal(err)
-	}
-	return made
-}
 
 // TestAnAppHasTwoInstallations, each in a stack of its own, with grants and metrics that
 // are of the one and not of the other.
@@ -45,7 +28,7 @@ func TestAnAppHasTwoInstallations(t *testing.T) {
 		same(t, "metric", *k.Metric("FenceRefusals", "Sum", time.Hour).Dimensions(), map[string]any{"Install": name})
 	}
 	app.Synth(nil)
-	blue, green := templateOf(t, out, "blue"), templateOf(t, out, "green")
+	blue, green := templateOf(out, "blue"), templateOf(out, "green")
 	same(t, "resources", len(blue.Resources), len(green.Resources))
 	if strings.Contains(blue.text, "green") || strings.Contains(green.text, "blue") {
 		t.Error("one of them knows the other")

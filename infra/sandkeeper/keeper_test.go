@@ -79,7 +79,12 @@ func synthesize(out, dist string, context map[string]any) template {
 	p := FromContext(app)
 	NewStack(app, p)
 	app.Synth(nil)
-	data, err := os.ReadFile(filepath.Join(out, p.Install+".template.json"))
+	return templateOf(out, p.Install)
+}
+
+// templateOf reads what an app has synthesized of a stack.
+func templateOf(out, stack string) template {
+	data, err := os.ReadFile(filepath.Join(out, stack+".template.json"))
 	if err != nil {
 		panic(err)
 	}

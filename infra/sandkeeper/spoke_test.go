@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -35,15 +33,7 @@ func spokeOf(t *testing.T, context any) template {
 	}
 	stack := NewSpokeStack(app, p)
 	app.Synth(nil)
-	data, err := os.ReadFile(filepath.Join(out, *stack.StackName()+".template.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	made := template{text: string(data)}
-	if err := json.Unmarshal(data, &made); err != nil {
-		t.Fatal(err)
-	}
-	return made
+	return templateOf(out, *stack.StackName())
 }
 
 // TestSpokesAreAssumedByWhoAsksECS, heard of, and told to the functions; without any
