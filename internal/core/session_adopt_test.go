@@ -25,12 +25,7 @@ func TestWhoLostATaskEndsNobodysSandbox(t *testing.T) {
 					RunKey: core.RunKey{Tenant: tenant, Run: "r"}, Thread: "t", Host: hostOf(string(tenant)), TaskARN: arn, Container: "agent", Journal: adoptedJournal,
 				}
 			}
-			at := 0
-			p := h.store.NewProcess(mem.Faults{Before: func(ctx context.Context, _ string) {
-				if at++; at == n {
-					_, _ = h.self().Adopt(ctx, ask("umbra"))
-				}
-			}})
+			p := h.store.NewProcess(mem.Between(n, func(ctx context.Context) { _, _ = h.self().Adopt(ctx, ask("umbra")) }))
 			_, _ = h.session(p).Adopt(t.Context(), ask("acme"))
 			h.limits.RunTTL = 10 * time.Minute
 			for range 20 { // who has the task keeps it, and the other leaves

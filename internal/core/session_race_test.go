@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,13 +31,8 @@ func between(t *testing.T, before func(h *hosting), first, second func(ctx conte
 		synctest.Test(t, func(t *testing.T) {
 			h := newHosting(t)
 			before(h)
-			at := 0
 			var err2 error
-			p := h.store.NewProcess(mem.Faults{Before: func(ctx context.Context, _ string) {
-				if at++; at == n {
-					err2 = second(ctx, h.self())
-				}
-			}})
+			p := h.store.NewProcess(mem.Between(n, func(ctx context.Context) { err2 = second(ctx, h.self()) }))
 			err1 := first(t.Context(), h.session(p))
 			look(h, n, err1, err2)
 			h.store.Check(t)
@@ -322,13 +318,14 @@ func (h *hosting) intrude(what string, m move, c call, n int, other func(ctx con
 	h.t.Helper()
 	h.limits.PauseTTL = 10 * time.Minute
 	c.before(h)
-	at := 0
+	var at atomic.Int64 // a listing reads runs side by side
 	var p *mem.Process
 	p = h.store.NewProcess(mem.Faults{Before: func(ctx context.Context, _ string) {
-		if at++; at == n {
+		now := int(at.Add(1))
+		if now == n {
 			h.listed(m.of, other(context.WithValue(ctx, hostingKey{}, h)))
 		}
-		if at >= n {
+		if now >= n {
 			h.alone(n, p)
 		}
 	}})
@@ -493,12 +490,7 @@ func TestAdoptSurvivesAnotherAtEveryCall(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						h := newHosting(t)
 						h.fleet.RunStray("mine/own")
-						at := 0
-						p := h.store.NewProcess(mem.Faults{Before: func(ctx context.Context, _ string) {
-							if at++; at == n {
-								h.listed(m.of, m.do(ctx, h, rival.run, rival.host))
-							}
-						}})
+						p := h.store.NewProcess(mem.Between(n, func(ctx context.Context) { h.listed(m.of, m.do(ctx, h, rival.run, rival.host)) }))
 						report, err := adopts(t.Context(), h.session(p))
 						calls = max(calls, len(p.Calls()))
 						h.listed("adopt", err)

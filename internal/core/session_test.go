@@ -667,12 +667,9 @@ func TestTwoHostsOnOneThread(t *testing.T) {
 	for n := 1; n <= calls; n++ {
 		synctest.Test(t, func(t *testing.T) {
 			h := newHosting(t)
-			at := 0
-			faults := mem.Faults{Before: func(ctx context.Context, _ string) {
-				if at++; at == n {
-					_, _ = h.self().Start(ctx, startOf("b", "two")) // refused or not, it must do no harm
-				}
-			}}
+			faults := mem.Between(n, func(ctx context.Context) {
+				_, _ = h.self().Start(ctx, startOf("b", "two")) // refused or not, it must do no harm
+			})
 			_, _ = h.session(h.store.NewProcess(faults)).Start(t.Context(), startOf("a", "one"))
 			alive := 0
 			for _, run := range []core.RunID{"a", "b"} {

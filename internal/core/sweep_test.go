@@ -167,12 +167,7 @@ func TestTwoSweepsAndReclaimsInterleaved(t *testing.T) {
 
 // interrupted is a process in whose nth call another does something first.
 func (w *world) interrupted(n int, other func()) *mem.Process {
-	count := 0
-	return w.store.NewProcess(mem.Faults{Before: func(context.Context, string) {
-		if count++; count == n {
-			other()
-		}
-	}})
+	return w.store.NewProcess(mem.Between(n, func(context.Context) { other() }))
 }
 
 // TestAFailedListingIsAnError: nothing is done on half a listing (I10).

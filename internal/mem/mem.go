@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
@@ -57,6 +58,17 @@ type Faults struct {
 
 // At plans one fault, at the nth call.
 func At(n int, f Fault) Faults { return Faults{At: map[int]Fault{n: f}} }
+
+// Between plans that do comes before the nth call, of a process that may make several side
+// by side.
+func Between(n int, do func(ctx context.Context)) Faults {
+	var calls atomic.Int64
+	return Faults{Before: func(ctx context.Context, _ string) {
+		if calls.Add(1) == int64(n) {
+			do(ctx)
+		}
+	}}
+}
 
 // Store is the state that processes share. It is itself a process without faults,
 // so it can be passed wherever a port is asked for.
