@@ -19,7 +19,7 @@ func (s *Sweep) close(ctx context.Context, j job, end ended, entry RunReport) (R
 	}
 	entry.Outcome, entry.Status, entry.ExitCode = outcomeOf(r, j.decision), r.Status, r.ExitCode
 	entry.SavedUSD = j.task.Size.Hourly() * SavedTime(r, s.Limits).Hours()
-	notice := endNotice(r, entry.Outcome, entry.Reason)
+	notice := endNotice(r, entry.Outcome, entry.Reason, j.decision.act != actConclude)
 	if r.Row != RowReclaim {
 		return entry, notice
 	}

@@ -57,11 +57,11 @@ var noticeOf = map[Outcome]NoticeType{
 	Expired: NoticeExpired, Lost: NoticeLost, Died: NoticeLost,
 }
 
-// endNotice announces a run that was closed.
-func endNotice(r Run, of Outcome, reason string) Notice {
+// endNotice announces a run that was closed, and whether its task lived until then.
+func endNotice(r Run, of Outcome, reason string, lived bool) Notice {
 	return Notice{
 		Type: noticeOf[of], RunKey: r.RunKey, Thread: r.Thread, Outcome: of, Status: r.Status,
-		ExitCode: r.ExitCode, Reason: reason, TaskARN: r.TaskARN, At: r.FinishedAt, Incomplete: r.Transcript.cutOff() && of != Lost,
+		ExitCode: r.ExitCode, Reason: reason, TaskARN: r.TaskARN, At: r.FinishedAt, Incomplete: lived && r.Transcript.cutOff(),
 	}
 }
 

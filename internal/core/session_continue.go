@@ -73,7 +73,7 @@ func (s *Session) resumeParent(ctx context.Context, st *starting, child Run) err
 	}
 	ended, err := s.runs().Run(ctx, parent.RunKey)
 	if err == nil {
-		s.tell(ctx, ended)
+		s.tell(ctx, ended, !gone)
 		err = s.announce(ctx, ended)
 	}
 	if err != nil {

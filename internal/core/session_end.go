@@ -192,20 +192,20 @@ func (s *Session) conclude(ctx context.Context, r Run, t Finish) (Run, error) {
 	if err := s.announce(ctx, r); err != nil {
 		s.log().WarnContext(ctx, "announce end", "phase", string(phaseOf(r)), "run", r.RunKey.String(), "err", err)
 	}
-	s.tell(ctx, r)
+	s.tell(ctx, r, true)
 	return r, nil
 }
 
 // byHost is the evidence of an end that no sweep found.
 const byHost = "ended by its host"
 
-// tell tells other systems of a run that its host has ended, as a sweep does of those that
-// it ends. It is not worth failing for.
-func (s *Session) tell(ctx context.Context, r Run) {
+// tell tells other systems of a run that its host has ended, and whether its task lived
+// until then, as a sweep does of those that it ends. It is not worth failing for.
+func (s *Session) tell(ctx context.Context, r Run, lived bool) {
 	if s.Launcher.Announcer == nil {
 		return
 	}
-	if err := s.Launcher.Announcer.Announce(ctx, []Notice{endNotice(r, outcomeOf(r, decision{}), byHost)}); err != nil {
+	if err := s.Launcher.Announcer.Announce(ctx, []Notice{endNotice(r, outcomeOf(r, decision{}), byHost, lived)}); err != nil {
 		s.log().WarnContext(ctx, "announce", "run", r.RunKey.String(), "err", err)
 	}
 }

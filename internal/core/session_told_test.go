@@ -117,6 +117,22 @@ func TestATranscriptWithoutItsEndIsTold(t *testing.T) {
 			h.fleet.KillTask(h.run("r").TaskARN)
 			h.recover()
 		}, false},
+		"a task that died, of a run that was to end": {func(h *hosting) {
+			_, err := host{h, "r", "one"}.detach()
+			h.must(err)
+			h.fleet.KillTask(h.run("r").TaskARN)
+			_, err = h.self().Cancel(h.t.Context(), core.CancelRequest{RunKey: key("r")})
+			h.must(err)
+			h.recover()
+		}, false},
+		"a task that died in a pause, of a run that goes on": {func(h *hosting) {
+			_, err := host{h, "r", "one"}.interrupt()
+			h.must(err)
+			h.fleet.KillTask(h.run("r").TaskARN)
+			q := startOf("next", "two")
+			q.Parent = "r"
+			h.ready(q)
+		}, false},
 		"a whole one": {func(h *hosting) {
 			h.fleet.Write("r", "whole\n")
 			h.fleet.Exit("r", 0)
