@@ -552,10 +552,12 @@ func (c *Reclaimer) stop(ctx context.Context, job ReclaimJob, row LedgerRow) (Re
 }
 
 // stopTries is how often one message asks ECS, which turns it away; stopWait is the least
-// time between the first two, and doubles.
+// time between the first two, and doubles. Each but the first has to have stopReserve left:
+// for the call, and to note that it failed.
 const (
-	stopTries = 3
-	stopWait  = time.Second
+	stopTries   = 3
+	stopWait    = time.Second
+	stopReserve = 20 * time.Second
 )
 
 // ask has ECS asked to stop a task that may be stopped now, and asked again soon where it
@@ -567,7 +569,8 @@ func (c *Reclaimer) ask(ctx context.Context, row LedgerRow) (task Task, may bool
 			return task, true, err
 		}
 		wait := stopWait << (try - 1)
-		if !waitUntil(ctx, time.Now().Add(wait+mathrand.N(wait))) {
+		wait += mathrand.N(wait)
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < wait+stopReserve || !waitUntil(ctx, time.Now().Add(wait)) {
 			return task, true, err
 		}
 		control, readErr := c.Controls.Control(ctx)

@@ -457,6 +457,30 @@ func TestAStopThatIsTurnedAwayIsAskedAgainSoon(t *testing.T) {
 	}
 }
 
+// TestAStopIsAskedAgainOnlyInTime: what is left of an invocation is for noting that the stop
+// failed.
+func TestAStopIsAskedAgainOnlyInTime(t *testing.T) {
+	for left, stops := range map[time.Duration]int{time.Second: 1, 20 * time.Second: 1, 40 * time.Second: 3} {
+		t.Run(left.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := owe(t, core.ReclaimEnd, nil)
+				o.stop = func() (core.Task, error) { return core.Task{}, core.ErrTurnedAway }
+				ctx, cancel := context.WithTimeout(t.Context(), left)
+				defer cancel()
+				c := o.reclaimer(o.store.Process)
+				c.Stopper, c.Checkpoints = o, o
+				outcome, err := c.Do(ctx, o.job)
+				if outcome != core.ReclaimDestroyFailed || !errors.Is(err, core.ErrTurnedAway) || o.stops != stops {
+					t.Errorf("asked %d times, want %d: %s, %v", o.stops, stops, outcome, err)
+				}
+				if row := o.row(); row.Attempts != 1 || ctx.Err() != nil {
+					t.Errorf("row %+v, %v; want the attempt noted in time", row, ctx.Err())
+				}
+			})
+		})
+	}
+}
+
 // TestALedgerMessageStopsOnlyWhatIsCondemned: on an open launch or a task in service
 // it does nothing.
 func TestALedgerMessageStopsOnlyWhatIsCondemned(t *testing.T) {

@@ -200,7 +200,7 @@ func once(o *ecs.Options) { o.RetryMaxAttempts = 1 }
 // turnedAway marks an error with which the SDK would have repeated the call.
 func turnedAway(err error) error {
 	if retry.NewStandard().IsErrorRetryable(err) {
-		return errors.Join(core.ErrTurnedAway, err)
+		return fmt.Errorf("%w: %w", core.ErrTurnedAway, err)
 	}
 	return err
 }
