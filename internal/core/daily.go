@@ -24,6 +24,7 @@ type Leak struct {
 	Why       string `json:"why"`
 	Stopping  bool   `json:"stopping,omitempty"` // handed to reclaim, since the policy says so
 
+	cluster  string
 	instance InstanceID
 }
 
@@ -99,9 +100,10 @@ func (s *Sweep) audit(ctx context.Context, control Control, report *DailyReport)
 		report.Home = report.Home || cluster == s.Cluster
 		report.Tasks += len(living[c])
 		for _, t := range living[c] {
-			s.auditTask(ctx, cluster, t, control, report)
+			s.auditTask(ctx, cluster, t, report)
 		}
 	}
+	s.stopLeaks(ctx, control, report)
 	var notices []Notice
 	for _, l := range report.Leaked {
 		notices = append(notices, Notice{Type: NoticeLeaked, TaskARN: l.TaskARN, Reason: l.Why, At: nowMillis()})
@@ -110,17 +112,17 @@ func (s *Sweep) audit(ctx context.Context, control Control, report *DailyReport)
 	return errors.Join(failed...)
 }
 
-func (s *Sweep) auditTask(ctx context.Context, cluster string, t Task, control Control, report *DailyReport) {
+func (s *Sweep) auditTask(ctx context.Context, cluster string, t Task, report *DailyReport) {
 	id, ours := strings.CutPrefix(t.StartedBy, s.Install+"/")
 	if !ours || t.Life != TaskLives {
 		return
 	}
 	report.Ours++
 	row, err := s.Ledger.Row(ctx, InstanceID(id))
-	leak := Leak{TaskARN: t.ARN, StartedBy: t.StartedBy, Since: t.CreatedAt, instance: InstanceID(id)}
+	leak := Leak{TaskARN: t.ARN, StartedBy: t.StartedBy, Since: t.CreatedAt, cluster: cluster, instance: InstanceID(id)}
 	switch {
 	case isNotFound(err):
-		leak.Why = "no ledger row"
+		leak.Why = noLedgerRow
 	case err != nil:
 		report.Errors = append(report.Errors, err.Error())
 		return
@@ -136,9 +138,6 @@ func (s *Sweep) auditTask(ctx context.Context, cluster string, t Task, control C
 	}
 	if nowMillis() < t.CreatedAt.Add(s.Limits.LeakGrace) {
 		return
-	}
-	if err := s.stopLeak(ctx, cluster, control, &leak); err != nil {
-		report.Errors = append(report.Errors, err.Error())
 	}
 	report.Leaked = append(report.Leaked, leak)
 	report.IdleBurnUSD += t.Size.Hourly()
@@ -163,20 +162,39 @@ func (s *Sweep) auditIdle(ctx context.Context, t Task, row LedgerRow, report *Da
 	}
 }
 
-// stopLeak gives a task without a row one that condemns it, where the policy says so
-// and the breaker lets it: reclaim then stops it as any other. A row that is there,
-// if only closed, is left to the operator.
-func (s *Sweep) stopLeak(ctx context.Context, cluster string, control Control, leak *Leak) error {
-	if !s.StopLeaks || leak.Why != "no ledger row" {
-		return nil
+// noLedgerRow is why a task is leaked that the audit may have stopped.
+const noLedgerRow = "no ledger row"
+
+// stopLeaks has the tasks without a row stopped, where the policy says so. They are
+// announced to the breaker before the first of them; where they are too many none is. A row
+// that is there, if only closed, is left to the operator.
+func (s *Sweep) stopLeaks(ctx context.Context, control Control, report *DailyReport) {
+	var leaks []*Leak
+	for i := range report.Leaked {
+		if s.StopLeaks && report.Leaked[i].Why == noLedgerRow {
+			leaks = append(leaks, &report.Leaked[i])
+		}
 	}
-	control, err := s.count(ctx, control, 1)
+	control, err := s.count(ctx, control, len(leaks))
+	if err != nil {
+		report.Errors = append(report.Errors, err.Error())
+	}
 	if err != nil || !control.EndsUnsealed() {
-		return err
+		return
 	}
+	for _, leak := range leaks {
+		if err := s.stopLeak(ctx, leak); err != nil {
+			report.Errors = append(report.Errors, err.Error())
+		}
+	}
+}
+
+// stopLeak gives a task without a row one that condemns it: reclaim then stops it as any
+// other that did not end by itself, which the breaker keeps back.
+func (s *Sweep) stopLeak(ctx context.Context, leak *Leak) error {
 	now, id := nowMillis(), leak.instance
 	row, err := s.Ledger.PutIntent(ctx, LedgerRow{
-		Instance: id, Provider: s.Provider, State: LedgerIntent, LaunchUntil: now, Cluster: cluster, DueAt: now, UpdatedAt: now,
+		Instance: id, Provider: s.Provider, State: LedgerIntent, LaunchUntil: now, Cluster: leak.cluster, DueAt: now, UpdatedAt: now, Unsealed: true,
 	})
 	if err != nil || row.State != LedgerIntent {
 		return err

@@ -49,6 +49,69 @@ func TestTheAuditFindsWhatRunsWithoutARow(t *testing.T) {
 	}
 }
 
+// TestTooManyLeaksTripTheBreaker before the first of them is stopped, as too many ends do: it
+// is a table that lost its rows rather than so many leaks. A thaw lets the next audit act.
+func TestTooManyLeaksTripTheBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.stopLeaks, w.limits.BreakerMost = true, 2
+		for _, stray := range []string{"a", "b", "c"} {
+			w.fleet.RunStray("test/" + stray)
+		}
+		time.Sleep(w.limits.LeakGrace)
+		before := len(w.store.State().Rows)
+		report, err := w.sweep(w.store.Process).Audit(t.Context())
+		if err != nil || len(report.Leaked) != 3 || slices.ContainsFunc(report.Leaked, func(l core.Leak) bool { return l.Stopping }) {
+			t.Errorf("report %+v, %v", report, err)
+		}
+		w.drainQueue(w.store.Process)
+		if rows := len(w.store.State().Rows); rows != before || len(w.fleet.Running()) != 3 || len(w.told(core.NoticeTripped)) != 1 {
+			t.Errorf("%d rows, %d tasks run, told %v", rows-before, len(w.fleet.Running()), w.told(core.NoticeTripped))
+		}
+		operator := w.operator()
+		if err := operator.Thaw(t.Context(), core.By{Who: "ops", Why: "they are leaks"}); err != nil {
+			t.Fatal(err)
+		}
+		dailyAndReclaim(w)
+		if n := len(w.fleet.Running()); n != 0 {
+			t.Errorf("thawed, %d run", n)
+		}
+	})
+}
+
+// TestATrippedBreakerKeepsACondemnedLeak: what trips it between the audit and the stop is
+// honoured, and a thaw lets the stop go on (I13).
+func TestATrippedBreakerKeepsACondemnedLeak(t *testing.T) {
+	for what, cut := range map[string]string{"condemned by the audit": "", "condemned by a sweep after an audit that died": "stop launch"} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.stopLeaks = true
+				w.fleet.RunStray("test/stray")
+				time.Sleep(w.limits.LeakGrace)
+				_, _ = w.sweep(w.failing(cut)).Audit(t.Context())
+				goOn := func() {
+					for range 30 {
+						w.tick()
+						w.drainQueue(w.store.Process)
+						time.Sleep(time.Minute)
+					}
+				}
+				w.store.SetControl(core.Control{Breaker: core.Breaker{TrippedAt: now()}})
+				goOn()
+				if row := w.store.State().Rows["stray"]; row.State != core.LedgerStopping || len(w.fleet.Running()) != 1 {
+					t.Errorf("%d run, row %+v", len(w.fleet.Running()), row)
+				}
+				w.store.SetControl(core.Control{})
+				goOn()
+				if n := len(w.fleet.Running()); n != 0 {
+					t.Errorf("thawed, %d run", n)
+				}
+			})
+		})
+	}
+}
+
 // TestASandboxOfAnotherProviderIsReported by every audit for as long as it runs: reclaim
 // leaves it alone and takes its mark off, so that nothing else would tell of it (DESIGN 6).
 func TestASandboxOfAnotherProviderIsReported(t *testing.T) {

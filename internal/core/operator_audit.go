@@ -190,7 +190,7 @@ func (u *auditing) fromECS(ctx context.Context) error {
 		f := AuditFinding{Kind: AuditLeaked, TaskARN: t.ARN, Instance: InstanceID(id), Since: t.CreatedAt}
 		switch {
 		case err != nil:
-			f.Why = "no ledger row"
+			f.Why = noLedgerRow
 		case row.State == LedgerClosed:
 			f.Why = "its ledger row is closed"
 		case row.TaskARN != "" && row.TaskARN != t.ARN:
