@@ -213,6 +213,16 @@ func (p *Process) Call(ctx context.Context, name string, do func() error) error 
 	}
 }
 
+// Plan has f befall the next call, whoever makes it.
+func (p *Process) Plan(f Fault) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.faults.At == nil {
+		p.faults.At = map[int]Fault{}
+	}
+	p.faults.At[len(p.calls)+1] = f
+}
+
 // enter counts a call and tells its fault.
 func (p *Process) enter(ctx context.Context, name string) (Fault, error) {
 	if p.faults.Before != nil {

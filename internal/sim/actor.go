@@ -16,23 +16,23 @@ import (
 // actor is one process of ours: a sweep, a reclaim, a host's or an operator's
 // operation. It stands still before each of its port calls.
 type actor struct {
-	id    int
-	kind  string // sweep, plan, reclaim, host, operator, agent, keeper
-	name  string
-	run   int           // whom it is about
-	host  string        // of a host with a session, what it calls its attachment
-	skew  time.Duration // how far its clock is ahead
-	p     *mem.Process
-	plan  map[int]mem.Fault
-	next  func() (string, bool)
-	close func()
-	yield func(string) bool
-	stood bool   // it stood still for the next call already
-	waits string // the call it is about to make
-	over  bool
+	id     int
+	kind   string // sweep, plan, reclaim, host, operator, agent, keeper
+	name   string
+	run    int           // whom it is about
+	host   string        // of a host with a session, what it calls its attachment
+	skew   time.Duration // how far its clock is ahead
+	p      *mem.Process
+	next   func() (string, bool)
+	close  func()
+	yield  func(string) bool
+	faulty bool   // a fault was planned for it
+	stood  bool   // it stood still for the next call already
+	waits  string // the call it is about to make
+	over   bool
 
 	routine string // the goroutine that it acts in; others of its process do not stand still
-	execs   execs
+	execs   *execs
 	unheld  bool // see Config
 
 	// What the oracle remembers of it.
@@ -70,7 +70,7 @@ type role struct {
 func (w *world) spawn(as role, timeout time.Duration, do func(ctx context.Context, a *actor)) *actor {
 	a := &actor{
 		id: as.id, kind: as.kind, run: as.run, name: fmt.Sprintf("%s#%d", as.name, as.id), begun: w.calls,
-		epochs: map[core.RunKey]int64{}, fences: map[core.ThreadKey]int64{}, plan: map[int]mem.Fault{},
+		epochs: map[core.RunKey]int64{}, fences: map[core.ThreadKey]int64{},
 	}
 	if w.config.Skew > 0 {
 		a.skew = w.config.Skew * time.Duration(as.id%3-1)
@@ -78,7 +78,7 @@ func (w *world) spawn(as role, timeout time.Duration, do func(ctx context.Contex
 	a.unheld = w.config.Unheld
 	a.next, a.close = iter.Pull(func(yield func(string) bool) {
 		a.yield, a.routine, a.execs = yield, goroutine(), newExecs()
-		a.p = w.store.NewProcess(mem.Faults{At: a.plan, Before: a.stand})
+		a.p = w.store.NewProcess(mem.Faults{Before: a.stand})
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		do(ctx, a)
@@ -96,8 +96,14 @@ func (a *actor) stand(ctx context.Context, call string) {
 	case a.stood:
 		a.stood = false
 	case !a.yield(call):
-		a.plan[len(a.p.Calls())+1] = mem.StopBefore
+		a.fault(mem.StopBefore)
 	}
+}
+
+// fault has one befall a's next call.
+func (a *actor) fault(f mem.Fault) {
+	a.faulty = true
+	a.p.Plan(f)
 }
 
 // passes reports whether a call is about a hold that does not count.
@@ -142,9 +148,8 @@ func (w *world) step(a *actor, fault mem.Fault) {
 		}
 		w.note("%s", text)
 	}
-	n := len(a.p.Calls()) + 1
 	if fault != mem.None {
-		a.plan[n] = fault
+		a.fault(fault)
 	}
 	w.acting, w.call = a, call
 	w.cross(a)

@@ -187,7 +187,7 @@ func (w *world) judgeWaiting(a *actor, run core.RunID, outcome core.ReclaimOutco
 	others := r.crossed > a.start // somebody else acted meanwhile
 	working := th.Step != nil && th.Step.State == core.StepWorking
 	took := slices.Contains(a.p.Calls(), "acquire lease")
-	if len(a.plan) > 0 || !took || others || working || a.skew != 0 || outcome == core.ReclaimCapturing {
+	if a.faulty || !took || others || working || a.skew != 0 || outcome == core.ReclaimCapturing {
 		return
 	}
 	if th.Lease.Owner == core.OwnerReclaim+string(run) && th.Lease.Live(now()) {

@@ -90,7 +90,7 @@ const patience = 100 * time.Minute
 func (w *world) calmDown() {
 	w.note("from here on everything is sound")
 	for _, a := range w.busy() {
-		a.plan[len(a.p.Calls())+1] = mem.StopBefore
+		a.fault(mem.StopBefore)
 		for !a.over {
 			w.advance(a)
 		}

@@ -304,7 +304,7 @@ func (w *world) judgeClosed(a *actor, call string, row core.LedgerRow) {
 		return
 	}
 	w.closed[row.Instance] = true
-	if w.config.Hooks > 0 && len(a.plan) == 0 && a.kind == "reclaim" && row.TaskARN != "" && !w.isStray(row.TaskARN) && !w.tried[row.TaskARN] {
+	if w.config.Hooks > 0 && !a.faulty && a.kind == "reclaim" && row.TaskARN != "" && !w.isStray(row.TaskARN) && !w.tried[row.TaskARN] {
 		w.accuse("%s closes the row of task %s, and its hook was not told", a.name, row.TaskARN)
 	}
 }

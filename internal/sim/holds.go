@@ -3,18 +3,40 @@ package sim
 import (
 	"bytes"
 	"context"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"testing/synctest"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 )
 
-// execs is what an actor knows of the containers that it comes into.
+// execs is what an actor knows of the containers that it comes into. What ends a session
+// that nobody follows any more changes it too, from a goroutine of its own.
 type execs struct {
+	mu   sync.Mutex
 	mine map[core.SandboxKey]core.ExecHold // its own holds, as it wrote them
 	saw  map[core.SandboxKey]sighting
 	open map[string]bool // tasks with which it holds a session
+}
+
+// change lets do read and write e.
+func (e *execs) change(do func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	do()
+}
+
+// opened says that a session with a task begins; closed, that it is over.
+func (e *execs) opened(task string) { e.change(func() { e.open[task] = true }) }
+func (e *execs) closed(task string) { e.change(func() { delete(e.open, task) }) }
+
+// holding is the actor's own hold of a container.
+func (e *execs) holding(key core.SandboxKey) (hold core.ExecHold) {
+	e.change(func() { hold = e.mine[key] })
+	return hold
 }
 
 // sighting is how an actor found a container held, and the claim that it had on the run
@@ -26,8 +48,8 @@ type sighting struct {
 	at     core.Millis
 }
 
-func newExecs() execs {
-	return execs{mine: map[core.SandboxKey]core.ExecHold{}, saw: map[core.SandboxKey]sighting{}, open: map[string]bool{}}
+func newExecs() *execs {
+	return &execs{mine: map[core.SandboxKey]core.ExecHold{}, saw: map[core.SandboxKey]sighting{}, open: map[string]bool{}}
 }
 
 // goroutine names the goroutine that asks. What looks out beside a poll, or ends a session
@@ -68,14 +90,14 @@ func (p ports) Sandbox(ctx context.Context, key core.SandboxKey) (core.Sandbox, 
 func (w *world) sees(a *actor, key core.SandboxKey) {
 	box, err := w.store.Sandbox(context.Background(), key)
 	if err != nil {
-		delete(a.execs.saw, key)
+		a.execs.change(func() { delete(a.execs.saw, key) })
 		return
 	}
 	seen := sighting{hold: box.Exec, latest: box.LatestRun, at: now()}
 	if r, err := w.store.Run(context.Background(), core.RunKey{Tenant: box.Material.Tenant, Run: box.LatestRun}); err == nil && a.host != "" && r.ClaimNonce == a.host {
 		seen.claim = r.Epoch
 	}
-	a.execs.saw[key] = seen
+	a.execs.change(func() { a.execs.saw[key] = seen })
 }
 
 // UpdateSandbox holds the rules of who takes a container against each hold: whom another's
@@ -97,15 +119,19 @@ func (p ports) UpdateSandbox(ctx context.Context, key core.SandboxKey, t core.Sa
 		p.w.accuse("%s gives the container of %s back, which %s has", p.a.name, before.LatestRun, before.Exec.By)
 	}
 	if err == nil {
-		p.a.execs.mine[key] = hold.Hold
 		p.w.met("hold: " + strings.SplitN(hold.Hold.By+":", ":", 2)[0])
 	}
-	if core.Refused(err) {
-		delete(p.a.execs.saw, key) // it lost it to who was faster
-	}
-	if core.Refused(err) || hold.Hold.Until == 0 { // what cannot be given back ends by itself
-		delete(p.a.execs.mine, key)
-	}
+	p.a.execs.change(func() {
+		if err == nil {
+			p.a.execs.mine[key] = hold.Hold
+		}
+		if core.Refused(err) {
+			delete(p.a.execs.saw, key) // it lost it to who was faster
+		}
+		if core.Refused(err) || hold.Hold.Until == 0 { // what cannot be given back ends by itself
+			delete(p.a.execs.mine, key)
+		}
+	})
 	return box, err
 }
 
@@ -118,7 +144,7 @@ func (t tasks) comes(what string, key core.RunKey, long bool) {
 		return
 	}
 	box, err := w.store.Sandbox(context.Background(), run.SandboxKey)
-	if err != nil || box.Instance != run.Instance || t.a.execs.mine[box.Key].Until > now() {
+	if err != nil || box.Instance != run.Instance || t.a.execs.holding(box.Key).Until > now() {
 		return
 	}
 	who := core.ExecOf(core.ExecTail, run)
@@ -136,7 +162,9 @@ func (t tasks) comes(what string, key core.RunKey, long bool) {
 // judgeBusy: whom a container is denied, somebody has it who may. long says that the actor
 // asked for something to which those who follow give way.
 func (w *world) judgeBusy(a *actor, r *agentRun, long bool) {
-	seen, ok := a.execs.saw[w.oracle.seen[r.key].SandboxKey]
+	var seen sighting
+	var ok bool
+	a.execs.change(func() { seen, ok = a.execs.saw[w.oracle.seen[r.key].SandboxKey] })
 	if !ok {
 		return
 	}
@@ -156,10 +184,14 @@ func (w *world) judgeBusy(a *actor, r *agentRun, long bool) {
 
 // judgeLeft: who is done gives the container back.
 func (w *world) judgeLeft(a *actor) {
-	if len(a.plan) > 0 || a.p.Stopped() || len(a.execs.open) > 0 {
+	synctest.Wait() // for a session that ends at this very moment
+	var open int
+	var mine map[core.SandboxKey]core.ExecHold
+	a.execs.change(func() { open, mine = len(a.execs.open), maps.Clone(a.execs.mine) })
+	if a.faulty || a.p.Stopped() || open > 0 {
 		return
 	}
-	for key, hold := range a.execs.mine {
+	for key, hold := range mine {
 		box, err := w.store.Sandbox(context.Background(), key)
 		if err == nil && hold.Until > now() && box.Exec.ExecHolder == hold.ExecHolder {
 			w.accuse("%s is done, and keeps the container of %s as %s", a.name, box.LatestRun, hold.By)
@@ -191,7 +223,7 @@ func (t tasks) HoldPages(ctx context.Context, target core.ExecTarget) (core.Page
 		return nil, err
 	}
 	t.w.met("a session is held")
-	t.a.execs.open[target.TaskARN] = true
+	t.a.execs.opened(target.TaskARN)
 	return &heldPages{pages, t, target.TaskARN, true}, nil
 }
 
@@ -206,7 +238,7 @@ func (h *heldPages) Page(ctx context.Context, q core.PageRequest) (core.PageRepl
 
 // Close ends it.
 func (h *heldPages) Close() {
-	delete(h.t.a.execs.open, h.task)
+	h.t.a.execs.closed(h.task)
 	h.PageSession.Close()
 }
 
@@ -220,7 +252,9 @@ func (t tasks) Page(ctx context.Context, q core.PageRequest) (core.PageReply, er
 		what = "drain"
 	}
 	t.comes(what, q.RunKey, what != "tail" || q.WaitSeconds > 0)
-	if t.a.execs.open[q.Target.TaskARN] {
+	var beside bool
+	t.a.execs.change(func() { beside = t.a.execs.open[q.Target.TaskARN] })
+	if beside {
 		t.w.accuse("%s comes into the container of run %s for a %s, beside the session that it holds", t.a.name, q.RunKey, what)
 	}
 	return t.ask(ctx, q, t.View.Page)

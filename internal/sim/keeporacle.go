@@ -10,7 +10,11 @@ import (
 )
 
 // met counts that something came to happen.
-func (w *world) met(what string) { w.counts[what]++ }
+func (w *world) met(what string) {
+	w.countsMu.Lock()
+	defer w.countsMu.Unlock()
+	w.counts[what]++
+}
 
 // fenced are the writes of a thread that need its fence.
 var fenced = map[string]bool{
@@ -239,7 +243,7 @@ func (in storage) judgePacks(what string, of core.ThreadKey, manifest []byte) []
 // judgeLeaving: who has asked the keeper for something and is done keeps nobody waiting:
 // of its own leases only that of an agent at work is left.
 func (w *world) judgeLeaving(a *actor) {
-	if len(a.plan) > 0 || a.p.Stopped() {
+	if a.faulty || a.p.Stopped() {
 		return
 	}
 	for key, th := range w.store.State().Threads {

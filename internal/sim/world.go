@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -42,17 +43,18 @@ type world struct {
 	plan   []core.PlanEntry
 	nonces int
 
-	acting  *actor // whose step it is
-	call    string // which
-	steps   int    // choices, and in the end operations
-	calls   int    // of ports
-	tracing bool
-	trace   []string
-	oracle  oracle
-	keep    keep
-	counts  map[string]int           // what came to happen
-	closed  map[core.InstanceID]bool // ledger rows that are known to be
-	tried   map[string]bool          // tasks of whose end somebody has tried to tell a hook
+	acting   *actor // whose step it is
+	call     string // which
+	steps    int    // choices, and in the end operations
+	calls    int    // of ports
+	tracing  bool
+	trace    []string
+	oracle   oracle
+	keep     keep
+	counts   map[string]int // what came to happen
+	countsMu sync.Mutex
+	closed   map[core.InstanceID]bool // ledger rows that are known to be
+	tried    map[string]bool          // tasks of whose end somebody has tried to tell a hook
 }
 
 // agentRun is a run as the world knows it, beside its record.
