@@ -68,8 +68,15 @@ var layers = []layer{{
 }, {
 	name:     "test doubles are in no binary",
 	packages: binary, deep: true,
-	refuse: anyOf("internal/mem", "internal/core/coretest", "internal/engine/enginetest", "internal/engine/installtest"),
+	refuse: anyOf("internal/draw", "internal/mem", "internal/core/coretest", "internal/engine/enginetest", "internal/engine/installtest"),
 	reason: "a fake that ships is a bug nobody sees",
+}, {
+	name:     "drawing imports nothing of ours and nothing foreign",
+	packages: is("internal/draw"), deep: true,
+	refuse: func(imported, of string) bool {
+		return strings.Contains(firstPart(imported), ".") && ours(imported) != of
+	},
+	reason: "whatever has properties is tested with it",
 }, {
 	name:     "functions hold no local machinery",
 	packages: below("functions"), deep: true,
