@@ -107,7 +107,7 @@ func TestManyParametersAreAStruct(t *testing.T) {
 func parameters(list *ast.FieldList) int {
 	n := 0
 	for _, field := range list.List {
-		if !slices.Contains([]string{"context.Context", "testing.T", "testing.TB", "rapid.T"}, typeName(field.Type)) {
+		if !slices.Contains([]string{"context.Context", "testing.T", "testing.TB", "draw.T"}, typeName(field.Type)) {
 			n += max(1, len(field.Names))
 		}
 	}

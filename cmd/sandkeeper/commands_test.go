@@ -206,7 +206,7 @@ func TestWhatTheToolPrintsItTakes(t *testing.T) {
 	if !ok {
 		t.Fatalf("explain says %q", said)
 	}
-	sandkeeper(t, append(typed(t, line), "--why", "tried", "--dry-run")...).wants(t, exitDone)
+	sandkeeper(t, append(typed(t, t.TempDir(), line), "--why", "tried", "--dry-run")...).wants(t, exitDone)
 
 	for name, words := range map[string][]string{
 		string(r.RunKey.Run): {"show", "printed-"},

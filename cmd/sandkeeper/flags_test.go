@@ -17,10 +17,10 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/lambda"
-	"pgregory.net/rapid"
 
 	"github.com/sandkeeper/sandkeeper/internal/console"
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/draw"
 	"github.com/sandkeeper/sandkeeper/internal/engine"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
@@ -334,14 +334,21 @@ func TestListsInJSONAreLists(t *testing.T) {
 	}
 }
 
+// paster is a test, or one run of a property.
+type paster interface {
+	Helper()
+	Context() context.Context
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
+
 // typed is what a shell makes of a command line: the arguments with which it would begin the
-// tool.
-func typed(t *testing.T, line string) []string {
+// tool. It types in dir, which nothing else is in.
+func typed(t paster, dir, line string) []string {
 	t.Helper()
-	dir := t.TempDir()
 	tool := "#!/bin/sh\nprintf '%s\\0' \"$@\"\n"
 	if err := os.WriteFile(filepath.Join(dir, "sandkeeper"), []byte(tool), 0o755); err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v", err)
 	}
 	shell := exec.CommandContext(t.Context(), "bash", "-c", line)
 	shell.Dir, shell.Env = dir, []string{"PATH=" + dir + ":/usr/bin:/bin"}
@@ -362,7 +369,8 @@ func TestAPrintedCommandNamesItsRun(t *testing.T) {
 		"run-1", "-", "-x", "--yes", "--", "--why=x", "a b", "a/b", "/", "//", "-/x", "'", `"`, "'; touch pwned; '", "$(touch pwned)", "`touch pwned`",
 		"$HOME", "*", "~", "!!", "\\", "\\'", "a\nb", "a\rb", "\x1b[2J", "\x15touch pwned\r", "\u009b31m", "\u202egnp", "é", "日本", "=x", "#", "%s", "…",
 	}
-	check := func(t *testing.T, k core.RunKey) {
+	dir := t.TempDir()
+	check := func(t paster, k core.RunKey) {
 		line := core.CommandLine("hold", k, "--for 4h --why '…'")
 		if strings.ContainsAny(line, `"`) || console.Clean(line) != line {
 			t.Errorf("%q holds what is not to be pasted", line)
@@ -370,9 +378,9 @@ func TestAPrintedCommandNamesItsRun(t *testing.T) {
 		var c commands
 		parser, err := parser(t.Context(), &c, &console.Console{Out: io.Discard, Err: io.Discard})
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%v", err)
 		}
-		parsed, err := parser.Parse(shielded(typed(t, line)))
+		parsed, err := parser.Parse(shielded(typed(t, dir, line)))
 		if err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
@@ -388,9 +396,9 @@ func TestAPrintedCommandNamesItsRun(t *testing.T) {
 			check(t, k)
 		}
 	}
-	rapid.Check(t, func(rt *rapid.T) {
-		id := rapid.OneOf(rapid.SampledFrom(hostile), rapid.StringMatching(`[^\x00]{1,12}`))
-		check(t, core.RunKey{Tenant: core.TenantID(id.Draw(rt, "tenant")), Run: core.RunID(id.Draw(rt, "run"))})
+	draw.Check(t, func(rt *draw.T) {
+		id := draw.OneOf(draw.SampledFrom(hostile), draw.StringMatching(`[^\x00]{1,12}`))
+		check(rt, core.RunKey{Tenant: core.TenantID(id.Draw(rt, "tenant")), Run: core.RunID(id.Draw(rt, "run"))})
 	})
 	if line := core.CommandLine("kill", core.RunKey{Tenant: "acme", Run: "victim\x00"}, ""); line != "" {
 		t.Errorf("%q would name another run", line)

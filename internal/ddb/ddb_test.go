@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"flag"
 	"maps"
 	"net/http"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/core/coretest"
 	"github.com/sandkeeper/sandkeeper/internal/ddb"
+	"github.com/sandkeeper/sandkeeper/internal/draw"
 	"github.com/sandkeeper/sandkeeper/internal/engine"
 	"github.com/sandkeeper/sandkeeper/internal/engine/enginetest"
 	"github.com/sandkeeper/sandkeeper/internal/mem"
@@ -83,21 +83,8 @@ func TestContract(t *testing.T) {
 	t.Run("Controls", func(t *testing.T) { coretest.Controls(t, open) })
 }
 
-// fewer makes properties draw fewer records than in memory, unless the command line
-// says how many.
-func fewer(t *testing.T) {
-	asked := false
-	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "rapid.checks" })
-	if asked {
-		return
-	}
-	if err := flag.Set("rapid.checks", "60"); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestRandomRecords(t *testing.T) {
-	fewer(t)
+	draw.Runs(t, 60) // fewer than in memory
 	t.Run("runs", func(t *testing.T) { coretest.RunTransitions(t, open) })
 	t.Run("sandboxes", func(t *testing.T) { coretest.SandboxTransitions(t, open) })
 	t.Run("ledger", func(t *testing.T) { coretest.LedgerTransitions(t, open) })

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sandkeeper/sandkeeper/internal/core/coretest"
 	"github.com/sandkeeper/sandkeeper/internal/ddb"
+	"github.com/sandkeeper/sandkeeper/internal/draw"
 	"github.com/sandkeeper/sandkeeper/internal/engine"
 	"github.com/sandkeeper/sandkeeper/internal/engine/enginetest"
 	"github.com/sandkeeper/sandkeeper/internal/names"
@@ -36,7 +37,7 @@ func openShelf(t *testing.T) coretest.Shelf {
 
 func TestThreads(t *testing.T) {
 	t.Run("contract", func(t *testing.T) { coretest.Threads(t, openShelf) })
-	fewer(t)
+	draw.Runs(t, 60)
 	t.Run("transitions", func(t *testing.T) { coretest.ThreadTransitions(t, openShelf) })
 	t.Run("commits", func(t *testing.T) { coretest.RandomCommits(t, openShelf) })
 	t.Run("faults", func(t *testing.T) {

@@ -2,7 +2,6 @@ package gitstate_test
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,8 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"pgregory.net/rapid"
-
+	"github.com/sandkeeper/sandkeeper/internal/draw"
 	"github.com/sandkeeper/sandkeeper/internal/gitstate"
 )
 
@@ -374,25 +372,13 @@ func linkedRefs(r repo, place, outside string) error {
 	return os.Symlink(filepath.Join(outside, ".git", "refs"), filepath.Join(place, "refs"))
 }
 
-// fewer makes properties draw fewer histories, each of which starts many processes,
-// unless the command line says how many.
-func fewer(t *testing.T) {
-	asked := false
-	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "rapid.checks" })
-	if !asked {
-		if err := flag.Set("rapid.checks", "20"); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // Any history a user can make comes back.
 func TestRandomHistoriesComeBack(t *testing.T) {
 	needGit(t)
-	fewer(t)
+	draw.Runs(t, 20) // each starts many processes
 	base := t.TempDir()
 	count := 0
-	rapid.Check(t, func(rt *rapid.T) {
+	draw.Check(t, func(rt *draw.T) {
 		count++
 		workspace := filepath.Join(base, fmt.Sprint(count))
 		r := repo{rt, filepath.Join(workspace, "w")}
@@ -401,7 +387,7 @@ func TestRandomHistoriesComeBack(t *testing.T) {
 		}
 		r.git("init", "-q", "-b", "main")
 		side := repo{rt, filepath.Join(workspace, "side")}
-		for n := range rapid.IntRange(1, 14).Draw(rt, "steps") {
+		for n := range draw.Range(1, 14).Draw(rt, "steps") {
 			act(rt, r, side, n)
 		}
 		pictures := func() string { return r.picture() + side.picture() }
@@ -429,10 +415,10 @@ func TestRandomHistoriesComeBack(t *testing.T) {
 }
 
 // act does one thing that a user does; what git refuses is left undone.
-func act(rt *rapid.T, r, side repo, n int) {
-	name := rapid.SampledFrom([]string{"a", "b", "d/c"}).Draw(rt, "file")
-	branch := rapid.SampledFrom([]string{"main", "x", "y/z"}).Draw(rt, "branch")
-	switch what := rapid.SampledFrom([]string{
+func act(rt *draw.T, r, side repo, n int) {
+	name := draw.SampledFrom([]string{"a", "b", "d/c"}).Draw(rt, "file")
+	branch := draw.SampledFrom([]string{"main", "x", "y/z"}).Draw(rt, "branch")
+	switch what := draw.SampledFrom([]string{
 		"write", "write", "add", "commit", "commit", "commit", "switch", "detach", "stash", "pop", "tag", "merge", "rebase", "pick", "remove", "announce", "reset", "worktree", "side", "pack", "delete",
 	}).Draw(rt, "act"); what {
 	case "write":
@@ -472,7 +458,7 @@ func act(rt *rapid.T, r, side repo, n int) {
 		if _, err := os.Stat(side.dir); err == nil {
 			side.write(name, fmt.Sprint("side ", n, "\n"))
 			side.try("add", "-A")
-			if rapid.Bool().Draw(rt, "commit there") {
+			if draw.Bool().Draw(rt, "commit there") {
 				side.try("commit", "-q", "-m", "side")
 			}
 		}

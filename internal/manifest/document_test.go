@@ -16,8 +16,9 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/sandkeeper/sandkeeper/internal/draw"
 	"github.com/sandkeeper/sandkeeper/internal/manifest"
-	"pgregory.net/rapid"
 )
 
 func document(t testing.TB) string {
@@ -117,7 +118,7 @@ func specContent(t *testing.T, e specEntry, pack []byte) []byte {
 }
 
 func TestReaderWrittenFromTheDocumentReadsAnyLayer(t *testing.T) {
-	with(t, func(t *testing.T, r *rapid.T) {
+	with(t, func(t *testing.T, r *draw.T) {
 		want := drawLayer(r, true)
 		specCompare(r, specReadLayer(encodeLayer(t, want...)), want)
 	})

@@ -7,55 +7,55 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandkeeper/sandkeeper/internal/draw"
 	"github.com/sandkeeper/sandkeeper/internal/manifest"
-	"pgregory.net/rapid"
 )
 
-var paths = rapid.Custom(func(t *rapid.T) string {
-	segments := rapid.SliceOfN(rapid.StringMatching(`[a-c.\-é]{1,3}`).Filter(func(s string) bool { return s != "." && s != ".." }), 1, 4).Draw(t, "segments")
+var paths = draw.Custom(func(t *draw.T) string {
+	segments := draw.SliceOfN(draw.StringMatching(`[a-c.\-é]{1,3}`).Filter(func(s string) bool { return s != "." && s != ".." }), 1, 4).Draw(t, "segments")
 	return strings.Join(segments, "/")
 })
 
 var packs = []manifest.PackRef{{Fence: 1, SHA256: digest(1), Size: 5 << 20}, {Fence: 1, SHA256: digest(2), Size: 8 << 20}, {Fence: 9, SHA256: digest(1), Size: 12 << 20}}
 
 // chunks draws a list of chunks, with holes, and the size of their file.
-var chunks = rapid.Custom(func(t *rapid.T) manifest.Entry {
+var chunks = draw.Custom(func(t *draw.T) manifest.Entry {
 	var e manifest.Entry
-	for range rapid.IntRange(0, 4).Draw(t, "chunks") {
-		pack := rapid.SampledFrom(packs).Draw(t, "pack")
-		slot := rapid.Int64Range(0, 4).Draw(t, "slot")
+	for range draw.Range(0, 4).Draw(t, "chunks") {
+		pack := draw.SampledFrom(packs).Draw(t, "pack")
+		slot := draw.Range[int64](0, 4).Draw(t, "slot")
 		frame := manifest.Frame{Offset: slot << 20, Stored: 1 << 20, Raw: (slot + 1) << 18}
-		skip := rapid.Int64Range(0, frame.Raw-1).Draw(t, "skip")
-		gap := rapid.Int64Range(0, 3).Draw(t, "gap") << rapid.IntRange(0, 40).Draw(t, "shift")
+		skip := draw.Range(0, frame.Raw-1).Draw(t, "skip")
+		gap := draw.Range[int64](0, 3).Draw(t, "gap") << draw.Range(0, 40).Draw(t, "shift")
 		e.Chunks = append(e.Chunks, manifest.Chunk{
-			Offset: e.Size + gap, Length: rapid.Int64Range(1, frame.Raw-skip).Draw(t, "length"),
-			SHA256: digest(rapid.IntRange(0, 3).Draw(t, "digest")), Pack: pack, Frame: frame, Skip: skip,
+			Offset: e.Size + gap, Length: draw.Range(1, frame.Raw-skip).Draw(t, "length"),
+			SHA256: digest(draw.Range(0, 3).Draw(t, "digest")), Pack: pack, Frame: frame, Skip: skip,
 		})
 		last := e.Chunks[len(e.Chunks)-1]
 		e.Size = last.Offset + last.Length
 	}
-	e.Size += rapid.Int64Range(0, 2).Draw(t, "tail")
+	e.Size += draw.Range[int64](0, 2).Draw(t, "tail")
 	return e
 })
 
 // entries draws an entry of any kind but hardlink for a path.
-func drawEntry(t *rapid.T, path string) manifest.Entry {
-	e := manifest.Entry{Kind: manifest.Kind(rapid.IntRange(1, 3).Draw(t, "kind"))}
+func drawEntry(t *draw.T, path string) manifest.Entry {
+	e := manifest.Entry{Kind: manifest.Kind(draw.Range(1, 3).Draw(t, "kind"))}
 	if e.Kind == manifest.File {
 		content := chunks.Draw(t, "content")
 		e.Size, e.Chunks = content.Size, content.Chunks
 	}
 	if e.Kind == manifest.Symlink {
-		e.Target = rapid.StringMatching(`(\.\./|/)?[a-z/]{1,5}`).Draw(t, "target")
+		e.Target = draw.StringMatching(`(\.\./|/)?[a-z/]{1,5}`).Draw(t, "target")
 	}
 	e.Path = path
-	e.Area = manifest.Area(rapid.IntRange(0, 1).Draw(t, "area"))
-	e.Mode = rapid.Uint32Range(0, 0o7777).Draw(t, "mode")
-	e.UID, e.GID = rapid.Uint32().Draw(t, "uid"), rapid.Uint32().Draw(t, "gid")
-	e.MTime, e.CTime = rapid.Int64().Draw(t, "mtime"), rapid.Int64().Draw(t, "ctime")
-	e.Inode, e.Device = rapid.Uint64().Draw(t, "inode"), rapid.Uint64Range(0, 3).Draw(t, "device")
-	if rapid.Bool().Draw(t, "attributes") {
-		e.Xattrs = rapid.MapOfN(rapid.StringMatching(`user\.[a-c]`), rapid.SliceOfN(rapid.Byte(), 0, 3), 1, 3).Draw(t, "xattrs")
+	e.Area = manifest.Area(draw.Range(0, 1).Draw(t, "area"))
+	e.Mode = draw.Range[uint32](0, 0o7777).Draw(t, "mode")
+	e.UID, e.GID = draw.Integer[uint32]().Draw(t, "uid"), draw.Integer[uint32]().Draw(t, "gid")
+	e.MTime, e.CTime = draw.Integer[int64]().Draw(t, "mtime"), draw.Integer[int64]().Draw(t, "ctime")
+	e.Inode, e.Device = draw.Integer[uint64]().Draw(t, "inode"), draw.Range[uint64](0, 3).Draw(t, "device")
+	if draw.Bool().Draw(t, "attributes") {
+		e.Xattrs = draw.MapOfN(draw.StringMatching(`user\.[a-c]`), draw.SliceOfN(draw.Integer[byte](), 0, 3), 1, 3).Draw(t, "xattrs")
 	}
 	return e
 }
@@ -70,11 +70,11 @@ func nameOf(e manifest.Entry) name { return name{e.Area, e.Path} }
 
 // drawLayer draws a layer: entries in order, each path once, some of them
 // tombstones.
-func drawLayer(t *rapid.T, tombstones bool) []manifest.Entry {
+func drawLayer(t *draw.T, tombstones bool) []manifest.Entry {
 	all := map[name]manifest.Entry{}
-	for range rapid.IntRange(0, 12).Draw(t, "entries") {
+	for range draw.Range(0, 12).Draw(t, "entries") {
 		e := drawEntry(t, paths.Draw(t, "path"))
-		if tombstones && rapid.IntRange(0, 3).Draw(t, "deleted") == 0 {
+		if tombstones && draw.Range(0, 3).Draw(t, "deleted") == 0 {
 			e = manifest.Tombstone(e.Area, e.Path)
 		}
 		all[nameOf(e)] = e
@@ -84,7 +84,7 @@ func drawLayer(t *rapid.T, tombstones bool) []manifest.Entry {
 
 // drawTree draws a tree that Check accepts: directories above every entry, and
 // hardlinks to some of the files.
-func drawTree(t *rapid.T) []manifest.Entry {
+func drawTree(t *draw.T) []manifest.Entry {
 	all := map[name]manifest.Entry{}
 	for _, e := range drawLayer(t, false) {
 		all[nameOf(e)] = e
@@ -94,7 +94,7 @@ func drawTree(t *rapid.T) []manifest.Entry {
 	}
 	sorted := slices.SortedFunc(maps.Values(all), manifest.Compare)
 	for _, e := range slices.Clone(sorted) {
-		if e.Kind == manifest.File && rapid.IntRange(0, 2).Draw(t, "linked") == 0 {
+		if e.Kind == manifest.File && draw.Range(0, 2).Draw(t, "linked") == 0 {
 			sorted = append(sorted, manifest.Entry{Area: e.Area, Path: "\xff" + strings.ReplaceAll(e.Path, "/", "_"), Kind: manifest.Hardlink, Target: e.Path})
 		}
 	}
@@ -111,13 +111,13 @@ func cutLast(path string) (parent, last string, ok bool) {
 }
 
 // with fails the outer test where a property's helper does.
-func with(t *testing.T, property func(t *testing.T, r *rapid.T)) {
+func with(t *testing.T, property func(t *testing.T, r *draw.T)) {
 	t.Helper()
-	rapid.Check(t, func(r *rapid.T) { property(t, r) })
+	draw.Check(t, func(r *draw.T) { property(t, r) })
 }
 
 func TestAnyLayerRoundTrips(t *testing.T) {
-	with(t, func(t *testing.T, r *rapid.T) {
+	with(t, func(t *testing.T, r *draw.T) {
 		want := drawLayer(r, true)
 		got, err := collect(manifest.ReadLayer(bytes.NewReader(encodeLayer(t, want...))))
 		if err != nil {
@@ -129,10 +129,10 @@ func TestAnyLayerRoundTrips(t *testing.T) {
 
 // TestMergeIsAMap: layers are writes to a map by area and path.
 func TestMergeIsAMap(t *testing.T) {
-	with(t, func(t *testing.T, r *rapid.T) {
+	with(t, func(t *testing.T, r *draw.T) {
 		state := map[name]manifest.Entry{}
 		var lists [][]manifest.Entry
-		for range rapid.IntRange(0, 5).Draw(r, "layers") {
+		for range draw.Range(0, 5).Draw(r, "layers") {
 			list := drawLayer(r, true)
 			lists = append(lists, list)
 			for _, e := range list {
@@ -153,7 +153,7 @@ func TestMergeIsAMap(t *testing.T) {
 
 // TestDeltaAppliedIsTheTarget, in every member.
 func TestDeltaAppliedIsTheTarget(t *testing.T) {
-	with(t, func(t *testing.T, r *rapid.T) {
+	with(t, func(t *testing.T, r *draw.T) {
 		a, b := drawTree(r), drawTree(r)
 		delta, err := collect(manifest.Delta(manifest.Entries(a...), manifest.Entries(b...)))
 		if err != nil {
@@ -172,7 +172,7 @@ func TestDeltaAppliedIsTheTarget(t *testing.T) {
 
 // TestDiffAppliedIsTheTarget, in all that a restore brings back.
 func TestDiffAppliedIsTheTarget(t *testing.T) {
-	with(t, func(t *testing.T, r *rapid.T) {
+	with(t, func(t *testing.T, r *draw.T) {
 		a, b := drawTree(r), drawTree(r)
 		changes, err := collect(manifest.Diff(manifest.Entries(a...), manifest.Entries(b...)))
 		if err != nil {
@@ -215,7 +215,7 @@ func forgetReading(all []manifest.Entry) []manifest.Entry {
 // TestComparePathsIsTheOrderOfAWalk: segment by segment, a directory before what
 // is in it.
 func TestComparePathsIsTheOrderOfAWalk(t *testing.T) {
-	with(t, func(_ *testing.T, r *rapid.T) {
+	with(t, func(_ *testing.T, r *draw.T) {
 		a, b := paths.Draw(r, "a"), paths.Draw(r, "b")
 		want := slices.Compare(strings.Split(a, "/"), strings.Split(b, "/"))
 		if got := manifest.ComparePaths(a, b); got != want {
@@ -225,36 +225,36 @@ func TestComparePathsIsTheOrderOfAWalk(t *testing.T) {
 }
 
 func TestAnyRootRoundTrips(t *testing.T) {
-	words := rapid.SliceOfN(rapid.String(), 0, 3)
-	rule := rapid.Custom(func(t *rapid.T) manifest.Rule {
+	words := draw.SliceOfN(draw.String(), 0, 3)
+	rule := draw.Custom(func(t *draw.T) manifest.Rule {
 		var kinds []manifest.Kind
 		for k := manifest.File; k <= manifest.Hardlink; k++ {
-			if rapid.Bool().Draw(t, "kind") {
+			if draw.Bool().Draw(t, "kind") {
 				kinds = append(kinds, k)
 			}
 		}
 		return manifest.Rule{
-			Kinds: kinds, All: rapid.Bool().Draw(t, "all"), Dirs: rapid.Bool().Draw(t, "dirs"),
+			Kinds: kinds, All: draw.Bool().Draw(t, "all"), Dirs: draw.Bool().Draw(t, "dirs"),
 			Exact: words.Draw(t, "exact"), Prefixes: words.Draw(t, "prefixes"), Suffixes: words.Draw(t, "suffixes"),
 			Segments: words.Draw(t, "segments"), Globs: words.Draw(t, "globs"),
 		}
 	})
-	with(t, func(t *testing.T, r *rapid.T) {
+	with(t, func(t *testing.T, r *draw.T) {
 		want := rootOf(t, drawTree(r)...)
-		want.CreatedAt = rapid.Int64().Draw(r, "created")
-		want.Parent = rapid.SampledFrom([]string{"", "parent"}).Draw(r, "parent")
+		want.CreatedAt = draw.Integer[int64]().Draw(r, "created")
+		want.Parent = draw.SampledFrom([]string{"", "parent"}).Draw(r, "parent")
 		for i := range want.Packs {
-			want.Packs[i].Owner = rapid.SampledFrom([]string{"", "a", "b"}).Draw(r, "owner")
+			want.Packs[i].Owner = draw.SampledFrom([]string{"", "a", "b"}).Draw(r, "owner")
 		}
-		want.Layers[0].Owner = rapid.SampledFrom([]string{"", "a", "c"}).Draw(r, "owner")
+		want.Layers[0].Owner = draw.SampledFrom([]string{"", "a", "c"}).Draw(r, "owner")
 		want.Policy = manifest.Policy{
-			Include: rapid.SliceOfN(rule, 0, 2).Draw(r, "include"), Exclude: rapid.SliceOfN(rule, 0, 2).Draw(r, "exclude"),
-			Defaults: rapid.Bool().Draw(r, "defaults"), Xattrs: rapid.Bool().Draw(r, "xattrs"), Strict: rapid.Bool().Draw(r, "strict"),
-			Git: "state", WorkspaceHash: rapid.String().Draw(r, "hash"), RedactForms: words.Draw(r, "forms"),
+			Include: draw.SliceOfN(rule, 0, 2).Draw(r, "include"), Exclude: draw.SliceOfN(rule, 0, 2).Draw(r, "exclude"),
+			Defaults: draw.Bool().Draw(r, "defaults"), Xattrs: draw.Bool().Draw(r, "xattrs"), Strict: draw.Bool().Draw(r, "strict"),
+			Git: "state", WorkspaceHash: draw.String().Draw(r, "hash"), RedactForms: words.Draw(r, "forms"),
 		}
-		want.Skipped = []manifest.Skipped{{Path: "pipe\xff", Reason: rapid.String().Draw(r, "reason")}}
-		want.SkippedMore = rapid.Int64Range(0, 5).Draw(r, "more")
-		want.Git = rapid.String().Draw(r, "git")
+		want.Skipped = []manifest.Skipped{{Path: "pipe\xff", Reason: draw.String().Draw(r, "reason")}}
+		want.SkippedMore = draw.Range[int64](0, 5).Draw(r, "more")
+		want.Git = draw.String().Draw(r, "git")
 		want.Redaction = manifest.Redaction{Salt: []byte("salt"), Iterations: 100_000, Digest: bytes.Repeat([]byte{7}, 32)}
 		checkRoot(r, want)
 	})

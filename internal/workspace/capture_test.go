@@ -22,8 +22,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"pgregory.net/rapid"
 
+	"github.com/sandkeeper/sandkeeper/internal/draw"
 	"github.com/sandkeeper/sandkeeper/internal/manifest"
 	"github.com/sandkeeper/sandkeeper/internal/workspace"
 )
@@ -399,16 +399,16 @@ func TestEncodedSecretsAreRedactedWhenAsked(t *testing.T) {
 // TestRedactionIsThatOfTheDefinition compares with the definition: a byte that any
 // occurrence of any secret covers becomes zero.
 func TestRedactionIsThatOfTheDefinition(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		data := rapid.SliceOfN(rapid.ByteRange('a', 'c'), 0, 300).Draw(rt, "data")
+	draw.Check(t, func(rt *draw.T) {
+		data := draw.SliceOfN(draw.Range[byte]('a', 'c'), 0, 300).Draw(rt, "data")
 		var secrets []workspace.Secret
 		// Many of them, and long ones, are looked for in another way than few.
-		for _, value := range rapid.SliceOfN(rapid.StringMatching(`[a-c]{0,9}`), 0, 12).Draw(rt, "secrets") {
+		for _, value := range draw.SliceOfN(draw.StringMatching(`[a-c]{0,9}`), 0, 12).Draw(rt, "secrets") {
 			secrets = append(secrets, workspace.Secret{Value: value})
 		}
-		for range rapid.IntRange(0, 6).Draw(rt, "from the data") {
-			from := rapid.IntRange(0, len(data)).Draw(rt, "from")
-			secrets = append(secrets, workspace.Secret{Value: string(data[from:min(len(data), from+rapid.IntRange(0, 20).Draw(rt, "length"))])})
+		for range draw.Range(0, 6).Draw(rt, "from the data") {
+			from := draw.Range(0, len(data)).Draw(rt, "from")
+			secrets = append(secrets, workspace.Secret{Value: string(data[from:min(len(data), from+draw.Range(0, 20).Draw(rt, "length"))])})
 		}
 		want := slices.Clone(data)
 		for _, s := range secrets {

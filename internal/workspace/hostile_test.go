@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-	"pgregory.net/rapid"
 
+	"github.com/sandkeeper/sandkeeper/internal/draw"
 	"github.com/sandkeeper/sandkeeper/internal/manifest"
 	"github.com/sandkeeper/sandkeeper/internal/workspace"
 )
@@ -219,18 +219,18 @@ func TestLinksPutInTheWayLeadNowhere(t *testing.T) {
 // TestAnyManifestStaysInside restores made-up manifests, right and wrong, into made-up
 // destinations.
 func TestAnyManifestStaysInside(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
+	draw.Check(t, func(rt *draw.T) {
 		base, err := os.MkdirTemp(t.TempDir(), "")
 		must(t, err)
 		away, untouched := outside(t, filepath.Join(base, "away"))
 		root := filepath.Join(base, "root")
 		must(t, os.Mkdir(root, 0o755))
 		g := &gardener{t: rt, root: root}
-		for range rapid.IntRange(0, 6).Draw(rt, "changes") {
+		for range draw.Range(0, 6).Draw(rt, "changes") {
 			g.step()
 		}
-		for range rapid.IntRange(0, 3).Draw(rt, "links") {
-			os.Symlink([]string{away, "../away", filepath.Join(away, "canary")}[rapid.IntRange(0, 2).Draw(rt, "target")], g.newPath())
+		for range draw.Range(0, 3).Draw(rt, "links") {
+			os.Symlink([]string{away, "../away", filepath.Join(away, "canary")}[draw.Range(0, 2).Draw(rt, "target")], g.newPath())
 		}
 		g.readable()
 		before := snapshot(t, root)
@@ -250,19 +250,19 @@ func TestAnyManifestStaysInside(t *testing.T) {
 	})
 }
 
-func drawEntries(rt *rapid.T, b *builder) []manifest.Entry {
-	paths := rapid.SampledFrom([]string{"a", "b", "a/a", "a/b", "b/x", "a/b/c", "x", "a-b", "..", "/a", "a/../b", ".env", "é", "canary"})
+func drawEntries(rt *draw.T, b *builder) []manifest.Entry {
+	paths := draw.SampledFrom([]string{"a", "b", "a/a", "a/b", "b/x", "a/b/c", "x", "a-b", "..", "/a", "a/../b", ".env", "é", "canary"})
 	entries := map[string]manifest.Entry{}
-	for range rapid.IntRange(0, 8).Draw(rt, "entries") {
-		e := manifest.Entry{Path: paths.Draw(rt, "path"), Mode: uint32(rapid.IntRange(0, 0o7777).Draw(rt, "mode")) | 0o700}
-		e.Kind = manifest.Kind(rapid.IntRange(1, 4).Draw(rt, "kind"))
+	for range draw.Range(0, 8).Draw(rt, "entries") {
+		e := manifest.Entry{Path: paths.Draw(rt, "path"), Mode: uint32(draw.Range(0, 0o7777).Draw(rt, "mode")) | 0o700}
+		e.Kind = manifest.Kind(draw.Range(1, 4).Draw(rt, "kind"))
 		switch e.Kind {
 		case manifest.Symlink:
-			e.Target = rapid.SampledFrom([]string{"../away", "/", "a", "..", "canary"}).Draw(rt, "target")
+			e.Target = draw.SampledFrom([]string{"../away", "/", "a", "..", "canary"}).Draw(rt, "target")
 		case manifest.Hardlink:
 			e.Target = paths.Draw(rt, "target")
 		case manifest.File:
-			c := b.chunk(rapid.StringMatching(`[a-z]{1,20}`).Draw(rt, "content"))
+			c := b.chunk(draw.StringMatching(`[a-z]{1,20}`).Draw(rt, "content"))
 			e.Chunks, e.Size = []manifest.Chunk{c}, c.Length
 		}
 		entries[e.Path] = e

@@ -11,21 +11,21 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"pgregory.net/rapid"
 
+	"github.com/sandkeeper/sandkeeper/internal/draw"
 	"github.com/sandkeeper/sandkeeper/internal/manifest"
 	"github.com/sandkeeper/sandkeeper/internal/workspace"
 )
 
 // gardener changes a tree at random.
 type gardener struct {
-	t    *rapid.T
+	t    *draw.T
 	root string
 }
 
-var gardenNames = rapid.SampledFrom([]string{"a", "b", "a-b", "a.", "é", "é", "A", "zz", "with space", "new\nline", "\xff\xfe", "x"})
+var gardenNames = draw.SampledFrom([]string{"a", "b", "a-b", "a.", "é", "é", "A", "zz", "with space", "new\nline", "\xff\xfe", "x"})
 
-func (g *gardener) draw(n int, label string) int { return rapid.IntRange(0, n-1).Draw(g.t, label) }
+func (g *gardener) draw(n int, label string) int { return draw.Range(0, n-1).Draw(g.t, label) }
 
 // dirs are the directories of the tree, the root among them.
 func (g *gardener) all(match func(fs.DirEntry) bool) []string {
@@ -138,7 +138,7 @@ func (g *gardener) readable() {
 // TestAnyTreeComesBack captures a tree, changes it, captures it again on top of the
 // last checkpoint, and so on, and restores each checkpoint over what another left.
 func TestAnyTreeComesBack(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
+	draw.Check(t, func(rt *draw.T) {
 		base, err := os.MkdirTemp(t.TempDir(), "")
 		must(t, err)
 		from, to := filepath.Join(base, "from"), filepath.Join(base, "to")
@@ -146,14 +146,14 @@ func TestAnyTreeComesBack(t *testing.T) {
 		store := newStore(t)
 		g := &gardener{t: rt, root: from}
 		var parent *manifest.Root
-		for round := range rapid.IntRange(1, 5).Draw(rt, "rounds") {
-			for range rapid.IntRange(0, 8).Draw(rt, "changes") {
+		for round := range draw.Range(1, 5).Draw(rt, "rounds") {
+			for range draw.Range(0, 8).Draw(rt, "changes") {
 				g.step()
 			}
 			g.readable()
 			result := capture(t, workspace.CaptureOptions{
 				Root: from, Store: store, ID: fmt.Sprint("c", round), Parent: parent, Policy: manifest.Policy{Xattrs: true},
-				Now: time.Now().Add(time.Duration(rapid.IntRange(0, 1).Draw(rt, "quiet")) * 5 * time.Second),
+				Now: time.Now().Add(time.Duration(draw.Range(0, 1).Draw(rt, "quiet")) * 5 * time.Second),
 			})
 			if len(result.Root.Skipped) > 0 || len(result.Root.Layers) > 9 {
 				rt.Fatalf("skipped %+v, %d layers", result.Root.Skipped, len(result.Root.Layers))
@@ -171,14 +171,14 @@ func TestAnyTreeComesBack(t *testing.T) {
 // everything: what the rules cover becomes the checkpoint's, and nothing else
 // changes.
 func TestAnyPolicyKeepsToItself(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
+	draw.Check(t, func(rt *draw.T) {
 		base, err := os.MkdirTemp(t.TempDir(), "")
 		must(t, err)
 		from, to := filepath.Join(base, "from"), filepath.Join(base, "to")
 		must(t, os.Mkdir(from, 0o755), os.Mkdir(to, 0o755))
 		for _, root := range []string{from, to} {
 			g := &gardener{t: rt, root: root}
-			for range rapid.IntRange(0, 20).Draw(rt, "changes") {
+			for range draw.Range(0, 20).Draw(rt, "changes") {
 				g.step()
 			}
 			g.readable()
@@ -227,8 +227,8 @@ func kindOf(n node) manifest.Kind {
 	return manifest.File
 }
 
-func drawRules(rt *rapid.T, label string) []manifest.Rule {
-	if rapid.Bool().Draw(rt, label) {
+func drawRules(rt *draw.T, label string) []manifest.Rule {
+	if draw.Bool().Draw(rt, label) {
 		return nil
 	}
 	names := []string{gardenNames.Draw(rt, label), gardenNames.Draw(rt, label) + "/" + gardenNames.Draw(rt, label)}
@@ -236,5 +236,5 @@ func drawRules(rt *rapid.T, label string) []manifest.Rule {
 		{Exact: names}, {Prefixes: names}, {Suffixes: names[:1]}, {Segments: names[:1]}, {Dirs: true, Segments: names[:1]},
 		{Kinds: []manifest.Kind{manifest.File}, All: true}, {Globs: []string{"a*", "*/b"}}, {},
 	}
-	return []manifest.Rule{rules[rapid.IntRange(0, len(rules)-1).Draw(rt, label)]}
+	return []manifest.Rule{rules[draw.Range(0, len(rules)-1).Draw(rt, label)]}
 }

@@ -208,7 +208,7 @@ func show(v any) string {
 	return string(text)
 }
 
-// tb is what the checks need of testing.TB, which rapid's T is not.
+// tb is what the checks need of testing.TB, which a property's T is not.
 type tb interface {
 	Helper()
 	Context() context.Context

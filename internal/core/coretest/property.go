@@ -9,9 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/draw"
 )
 
 // transition is what core's three kinds of transition have in common.
@@ -25,12 +24,12 @@ type transition[R any] interface {
 // example one that is well-formed. shape, if there is one, brings every other record
 // to where the rarer of the two answers is likely.
 type drawing[R any, T transition[R]] struct {
-	draw  func(rt *rapid.T, r R) T
-	shape func(rt *rapid.T, r R) R
+	draw  func(rt *draw.T, r R) T
+	shape func(rt *draw.T, r R) R
 }
 
 // shaped is r, or r in its shape.
-func (d drawing[R, T]) shaped(rt *rapid.T, r R) R {
+func (d drawing[R, T]) shaped(rt *draw.T, r R) R {
 	if d.shape == nil || booleans.Draw(rt, "any record") {
 		return r
 	}
@@ -39,15 +38,15 @@ func (d drawing[R, T]) shaped(rt *rapid.T, r R) R {
 
 // example is a transition drawn for r with a fixed seed.
 func (d drawing[R, T]) example(r R) T {
-	return rapid.Custom(func(rt *rapid.T) T { return d.draw(rt, r) }).Example(1)
+	return draw.Custom(func(rt *draw.T) T { return d.draw(rt, r) }).Example(1)
 }
 
 // access is how a store is asked about one kind of record.
 type access[R any, T transition[R]] struct {
-	record func(rt *rapid.T, number int64) R
-	seed   func(rt *rapid.T, r R) error
-	update func(rt *rapid.T, r R, t T) (R, error)
-	read   func(rt *rapid.T, r R) (R, error)
+	record func(rt *draw.T, number int64) R
+	seed   func(rt *draw.T, r R) error
+	update func(rt *draw.T, r R, t T) (R, error)
+	read   func(rt *draw.T, r R) (R, error)
 }
 
 // always are the transitions that no record refuses.
@@ -62,7 +61,7 @@ func conform[R any, T transition[R]](t *testing.T, table map[string]drawing[R, T
 	for _, name := range slices.Sorted(maps.Keys(table)) {
 		t.Run(name, func(t *testing.T) {
 			a := store(t)
-			bothAnswers(t, func(rt *rapid.T) bool {
+			bothAnswers(t, func(rt *draw.T) bool {
 				before := table[name].shaped(rt, a.record(rt, number.Add(1)))
 				transition := table[name].draw(rt, before)
 				must(rt, a.seed(rt, before))
@@ -79,7 +78,7 @@ func conform[R any, T transition[R]](t *testing.T, table map[string]drawing[R, T
 
 // expect carries t out on a record that is as before, and returns the record that
 // must now be stored, and whether t was accepted.
-func expect[R any, T transition[R]](rt *rapid.T, a access[R, T], before R, t T) (R, bool) {
+func expect[R any, T transition[R]](rt *draw.T, a access[R, T], before R, t T) (R, bool) {
 	got, err := a.update(rt, before, t)
 	want, refusal := t.Apply(before)
 	switch {
@@ -97,7 +96,7 @@ func expect[R any, T transition[R]](rt *rapid.T, a access[R, T], before R, t T) 
 	return want, refusal == nil
 }
 
-func sameRefusal(rt *rapid.T, err, want error) {
+func sameRefusal(rt *draw.T, err, want error) {
 	got, ok := errors.AsType[*core.RefusedError](err)
 	if !ok || got.Error() != want.Error() {
 		rt.Fatalf("error = %v, want %v", err, want)
@@ -111,15 +110,15 @@ func RunTransitions(t *testing.T, open Open) {
 		s := open(t)
 		return access[core.Run, core.Transition]{
 			record: drawRun,
-			seed:   func(rt *rapid.T, r core.Run) error { return s.Seed.Run(rt.Context(), r) },
-			update: func(rt *rapid.T, r core.Run, t core.Transition) (core.Run, error) {
+			seed:   func(rt *draw.T, r core.Run) error { return s.Seed.Run(rt.Context(), r) },
+			update: func(rt *draw.T, r core.Run, t core.Transition) (core.Run, error) {
 				if a, ok := t.(core.Append); ok {
 					_, segment := piece(a.Epoch, a.From, strings.Repeat("x", int(a.End-a.From)))
 					return s.Log.Append(rt.Context(), r.RunKey, a, segment)
 				}
 				return s.Runs.Update(rt.Context(), r.RunKey, t)
 			},
-			read: func(rt *rapid.T, r core.Run) (core.Run, error) { return s.Runs.Run(rt.Context(), r.RunKey) },
+			read: func(rt *draw.T, r core.Run) (core.Run, error) { return s.Runs.Run(rt.Context(), r.RunKey) },
 		}
 	})
 }
@@ -130,11 +129,11 @@ func SandboxTransitions(t *testing.T, open Open) {
 		s := open(t)
 		return access[core.Sandbox, core.SandboxTransition]{
 			record: drawSandbox,
-			seed:   func(rt *rapid.T, box core.Sandbox) error { return s.Seed.Sandbox(rt.Context(), box) },
-			update: func(rt *rapid.T, box core.Sandbox, t core.SandboxTransition) (core.Sandbox, error) {
+			seed:   func(rt *draw.T, box core.Sandbox) error { return s.Seed.Sandbox(rt.Context(), box) },
+			update: func(rt *draw.T, box core.Sandbox, t core.SandboxTransition) (core.Sandbox, error) {
 				return s.Sandboxes.UpdateSandbox(rt.Context(), box.Key, t)
 			},
-			read: func(rt *rapid.T, box core.Sandbox) (core.Sandbox, error) {
+			read: func(rt *draw.T, box core.Sandbox) (core.Sandbox, error) {
 				return s.Sandboxes.Sandbox(rt.Context(), box.Key)
 			},
 		}
@@ -147,11 +146,11 @@ func LedgerTransitions(t *testing.T, open Open) {
 		s := open(t)
 		return access[core.LedgerRow, core.LedgerTransition]{
 			record: drawRow,
-			seed:   func(rt *rapid.T, row core.LedgerRow) error { return s.Seed.Row(rt.Context(), row) },
-			update: func(rt *rapid.T, row core.LedgerRow, t core.LedgerTransition) (core.LedgerRow, error) {
+			seed:   func(rt *draw.T, row core.LedgerRow) error { return s.Seed.Row(rt.Context(), row) },
+			update: func(rt *draw.T, row core.LedgerRow, t core.LedgerTransition) (core.LedgerRow, error) {
 				return s.Ledger.UpdateRow(rt.Context(), row.Instance, t)
 			},
-			read: func(rt *rapid.T, row core.LedgerRow) (core.LedgerRow, error) {
+			read: func(rt *draw.T, row core.LedgerRow) (core.LedgerRow, error) {
 				return s.Ledger.Row(rt.Context(), row.Instance)
 			},
 		}
@@ -164,11 +163,11 @@ func ControlTransitions(t *testing.T, open Open) {
 		s := open(t)
 		return access[core.Control, core.ControlTransition]{
 			record: drawControl,
-			seed:   func(rt *rapid.T, c core.Control) error { return s.Seed.Control(rt.Context(), c) },
-			update: func(rt *rapid.T, _ core.Control, t core.ControlTransition) (core.Control, error) {
+			seed:   func(rt *draw.T, c core.Control) error { return s.Seed.Control(rt.Context(), c) },
+			update: func(rt *draw.T, _ core.Control, t core.ControlTransition) (core.Control, error) {
 				return s.Settings.UpdateControl(rt.Context(), t)
 			},
-			read: func(rt *rapid.T, _ core.Control) (core.Control, error) { return s.Controls.Control(rt.Context()) },
+			read: func(rt *draw.T, _ core.Control) (core.Control, error) { return s.Controls.Control(rt.Context()) },
 		}
 	})
 }
@@ -178,7 +177,7 @@ func ControlTransitions(t *testing.T, open Open) {
 func RandomTransactions(t *testing.T, open Open) {
 	t.Run("Launched", func(t *testing.T) {
 		s := open(t)
-		bothAnswers(t, func(rt *rapid.T) bool {
+		bothAnswers(t, func(rt *draw.T) bool {
 			before := drawTrio(rt)
 			launch := drawLaunched(rt, before)
 			seedTrio(rt, s, before)
@@ -190,7 +189,7 @@ func RandomTransactions(t *testing.T, open Open) {
 	})
 	t.Run("Condemn", func(t *testing.T) {
 		s := open(t)
-		bothAnswers(t, func(rt *rapid.T) bool {
+		bothAnswers(t, func(rt *draw.T) bool {
 			before := drawTrio(rt)
 			condemn := drawCondemn(rt, before)
 			seedTrio(rt, s, before)
@@ -202,7 +201,7 @@ func RandomTransactions(t *testing.T, open Open) {
 	})
 	t.Run("MoveDebt", func(t *testing.T) {
 		s := open(t)
-		bothAnswers(t, func(rt *rapid.T) bool {
+		bothAnswers(t, func(rt *draw.T) bool {
 			before := indebted(rt, drawTrio(rt))
 			move := drawMoveDebt(rt, before)
 			seedTrio(rt, s, before)
@@ -232,16 +231,16 @@ func indebtedTrio(before trio, t core.MoveDebt) (trio, error) {
 
 // bothAnswers checks a property that tells whether its write was accepted, and that
 // both answers were met.
-func bothAnswers(t *testing.T, property func(rt *rapid.T) bool) {
+func bothAnswers(t *testing.T, property func(rt *draw.T) bool) {
 	t.Helper()
 	met := map[bool]int{}
-	rapid.Check(t, func(rt *rapid.T) { met[property(rt)]++ })
+	draw.Check(t, func(rt *draw.T) { met[property(rt)]++ })
 	if met[true] == 0 || met[false] == 0 && !always[t.Name()[strings.LastIndex(t.Name(), "/")+1:]] {
 		t.Errorf("%d were accepted and %d refused, want some of both", met[true], met[false])
 	}
 }
 
-func sameAnswer(rt *rapid.T, err, refusal error) {
+func sameAnswer(rt *draw.T, err, refusal error) {
 	if refusal == nil {
 		must(rt, err)
 		return

@@ -3,43 +3,42 @@ package coretest
 import (
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/draw"
 )
 
 func init() {
-	runTransitions["NoteStart"] = drawing[core.Run, core.Transition]{shape: live, draw: func(rt *rapid.T, r core.Run) core.Transition {
-		return core.NoteStart{Epoch: as(rt, "epoch", r.Epoch, epochs), Was: as(rt, "was", r.Start, rapid.Custom(anyStart)), Start: drawStart(rt, "becomes")}
+	runTransitions["NoteStart"] = drawing[core.Run, core.Transition]{shape: live, draw: func(rt *draw.T, r core.Run) core.Transition {
+		return core.NoteStart{Epoch: as(rt, "epoch", r.Epoch, epochs), Was: as(rt, "was", r.Start, draw.Custom(anyStart)), Start: drawStart(rt, "becomes")}
 	}}
-	runTransitions["AddBearer"] = drawing[core.Run, core.Transition]{shape: live, draw: func(rt *rapid.T, r core.Run) core.Transition {
+	runTransitions["AddBearer"] = drawing[core.Run, core.Transition]{shape: live, draw: func(rt *draw.T, r core.Run) core.Transition {
 		t := core.AddBearer{Epoch: as(rt, "epoch", r.Epoch, epochs), Was: r.Bearers, Bearer: nonces.Draw(rt, "bearer")}
-		if rapid.IntRange(0, 4).Draw(rt, "bearers as read") == 0 {
+		if draw.Range(0, 4).Draw(rt, "bearers as read") == 0 {
 			t.Was = []string{"x"}
 		}
 		return t
 	}}
-	runTransitions["NoteFiles"] = drawing[core.Run, core.Transition]{shape: live, draw: func(rt *rapid.T, r core.Run) core.Transition {
+	runTransitions["NoteFiles"] = drawing[core.Run, core.Transition]{shape: live, draw: func(rt *draw.T, r core.Run) core.Transition {
 		return core.NoteFiles{Epoch: as(rt, "epoch", r.Epoch, epochs), Files: drawFiles(rt)}
 	}}
-	runTransitions["EndRun"] = drawing[core.Run, core.Transition]{shape: live, draw: func(rt *rapid.T, r core.Run) core.Transition {
+	runTransitions["EndRun"] = drawing[core.Run, core.Transition]{shape: live, draw: func(rt *draw.T, r core.Run) core.Transition {
 		t := core.EndRun{Epoch: as(rt, "epoch", r.Epoch, epochs), Reason: core.EndFailed, Now: moments.Draw(rt, "now"), Row: as(rt, "row", r.Row, rows), Until: moments.Draw(rt, "until")}
 		if booleans.Draw(rt, "cancels") {
 			t.Reason = core.EndCancelled
 			return t
 		}
-		t.Error = maybe(rt, "why", func(rt *rapid.T) core.RunError { return core.RunError{Code: "host", Message: texts.Draw(rt, "text")} })
+		t.Error = maybe(rt, "why", func(rt *draw.T) core.RunError { return core.RunError{Code: "host", Message: texts.Draw(rt, "text")} })
 		return t
 	}}
 }
 
-func drawFiles(rt *rapid.T) core.RunFiles {
+func drawFiles(rt *draw.T) core.RunFiles {
 	return core.RunFiles{Key: texts.Draw(rt, "files key"), Version: texts.Draw(rt, "files version"), Bytes: sizes.Draw(rt, "files bytes"), SHA256: texts.Draw(rt, "files sum")}
 }
 
-func anyStart(rt *rapid.T) core.RunStart { return drawStart(rt, "other start") }
+func anyStart(rt *draw.T) core.RunStart { return drawStart(rt, "other start") }
 
-func drawStart(rt *rapid.T, what string) core.RunStart {
+func drawStart(rt *draw.T, what string) core.RunStart {
 	return core.RunStart{
 		Hosted: booleans.Draw(rt, what+" hosted"), Parent: core.RunID(texts.Draw(rt, what+" parent")), Resumed: booleans.Draw(rt, what+" resumed"), Noted: booleans.Draw(rt, what+" noted"), Head: core.CheckpointID(texts.Draw(rt, what+" head")),
 		Restored: core.CheckpointID(texts.Draw(rt, what+" restored")), LostRun: core.RunID(texts.Draw(rt, what+" lost")),
@@ -160,7 +159,7 @@ func resumeRefused(t *testing.T, s Stores) {
 
 // randomResumes holds Resume against core's meaning of it, on random records.
 func randomResumes(t *testing.T, s Stores) {
-	bothAnswers(t, func(rt *rapid.T) bool {
+	bothAnswers(t, func(rt *draw.T) bool {
 		n := number.Add(1)
 		r, box := drawRun(rt, n), drawSandbox(rt, n)
 		if booleans.Draw(rt, "about to resume") {
@@ -168,11 +167,11 @@ func randomResumes(t *testing.T, s Stores) {
 			box.Reclaiming = ""
 		}
 		seen := box
-		seen.Instance, seen.LatestRun = as(rt, "instance seen", box.Instance, instances), as(rt, "latest seen", box.LatestRun, rapid.Just(core.RunID("other")))
+		seen.Instance, seen.LatestRun = as(rt, "instance seen", box.Instance, instances), as(rt, "latest seen", box.LatestRun, draw.Just(core.RunID("other")))
 		seen.TaskARN = as(rt, "task seen", box.TaskARN, tasks)
 		resume := core.Resumed{
 			Run: r.RunKey, Epoch: as(rt, "epoch", r.Epoch, epochs), Instance: as(rt, "run's instance", r.Instance, instances),
-			Was: as(rt, "was", r.Start, rapid.Custom(anyStart)), Sandbox: seen, Now: moments.Draw(rt, "now"),
+			Was: as(rt, "was", r.Start, draw.Custom(anyStart)), Sandbox: seen, Now: moments.Draw(rt, "now"),
 		}
 		must(rt, s.Seed.Run(rt.Context(), r))
 		must(rt, s.Seed.Sandbox(rt.Context(), box))

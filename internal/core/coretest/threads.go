@@ -8,9 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/draw"
 )
 
 // Shelf is a store of threads. The seeds put records as they are.
@@ -499,11 +498,11 @@ func ThreadTransitions(t *testing.T, open OpenShelf) {
 		s := open(t)
 		return access[core.Thread, core.ThreadTransition]{
 			record: drawThread,
-			seed:   func(rt *rapid.T, th core.Thread) error { return s.SeedThread(rt.Context(), th) },
-			update: func(rt *rapid.T, th core.Thread, t core.ThreadTransition) (core.Thread, error) {
+			seed:   func(rt *draw.T, th core.Thread) error { return s.SeedThread(rt.Context(), th) },
+			update: func(rt *draw.T, th core.Thread, t core.ThreadTransition) (core.Thread, error) {
 				return s.Threads.UpdateThread(rt.Context(), th.ThreadKey, t)
 			},
-			read: func(rt *rapid.T, th core.Thread) (core.Thread, error) {
+			read: func(rt *draw.T, th core.Thread) (core.Thread, error) {
 				return s.Threads.Thread(rt.Context(), th.ThreadKey)
 			},
 		}
@@ -513,15 +512,15 @@ func ThreadTransitions(t *testing.T, open OpenShelf) {
 // RandomCommits checks Commit against core's own meaning of it, on random threads.
 func RandomCommits(t *testing.T, open OpenShelf) {
 	s := open(t)
-	bothAnswers(t, func(rt *rapid.T) bool {
+	bothAnswers(t, func(rt *draw.T) bool {
 		before := drawThread(rt, number.Add(1))
 		before.Tenant += core.TenantID(fmt.Sprint("-", number.Add(1))) // ids are a tenant's
 		commit := drawCommit(rt, before)
 		must(rt, s.SeedThread(rt.Context(), before))
 		var taken *core.CheckpointName
-		if rapid.IntRange(0, 4).Draw(rt, "id taken") == 0 {
+		if draw.Range(0, 4).Draw(rt, "id taken") == 0 {
 			other := checkpointOf(before.ThreadKey, commit.Checkpoint.ID, "", moments.Draw(rt, "taken at"))
-			other.Digest = as(rt, "digest", commit.Checkpoint.Digest, rapid.SampledFrom([]string{"x", "y"}))
+			other.Digest = as(rt, "digest", commit.Checkpoint.Digest, draw.SampledFrom([]string{"x", "y"}))
 			must(rt, s.SeedCheckpoint(rt.Context(), other))
 			taken = new(core.NameOf(other))
 		}
@@ -539,7 +538,7 @@ func RandomCommits(t *testing.T, open OpenShelf) {
 	})
 }
 
-func drawCommit(rt *rapid.T, th core.Thread) core.Commit {
+func drawCommit(rt *draw.T, th core.Thread) core.Commit {
 	head := as(rt, "expected", th.Head, heads)
 	c := core.Commit{
 		Writer: core.Writer{ThreadKey: th.ThreadKey, Owner: as(rt, "owner", th.Lease.Owner, leaseOwners), Fence: as(rt, "fence", th.Fence, epochs)},
@@ -553,40 +552,40 @@ func drawCommit(rt *rapid.T, th core.Thread) core.Commit {
 }
 
 var (
-	leaseOwners = rapid.SampledFrom([]string{"", "a", "a", "b"})
-	heads       = rapid.SampledFrom([]core.CheckpointID{"", "h1", "h2"})
-	runIDs      = rapid.SampledFrom([]core.RunID{"r1", "größer", "r3"})
-	stepStates  = rapid.SampledFrom([]core.StepState{core.StepWorking, core.StepWorking, core.StepDone, core.StepFailed})
+	leaseOwners = draw.SampledFrom([]string{"", "a", "a", "b"})
+	heads       = draw.SampledFrom([]core.CheckpointID{"", "h1", "h2"})
+	runIDs      = draw.SampledFrom([]core.RunID{"r1", "größer", "r3"})
+	stepStates  = draw.SampledFrom([]core.StepState{core.StepWorking, core.StepWorking, core.StepDone, core.StepFailed})
 )
 
 // someRuns is a sorted list of different runs, nil for none.
-func someRuns(rt *rapid.T, what string) []core.RunID {
-	runs := rapid.SliceOfNDistinct(runIDs, 0, 3, rapid.ID[core.RunID]).Draw(rt, what)
+func someRuns(rt *draw.T, what string) []core.RunID {
+	runs := draw.SliceOfNDistinct(runIDs, 0, 3).Draw(rt, what)
 	if len(runs) == 0 {
 		return nil
 	}
 	return slices.Sorted(slices.Values(runs))
 }
 
-func drawThread(rt *rapid.T, number int64) core.Thread {
+func drawThread(rt *draw.T, number int64) core.Thread {
 	th := core.Thread{
 		ThreadKey: core.ThreadKey{
-			Tenant: core.TenantID(rapid.SampledFrom(awkward).Draw(rt, "tenant")),
-			Thread: core.ThreadID(fmt.Sprint(rapid.SampledFrom(awkward).Draw(rt, "thread"), number)),
+			Tenant: core.TenantID(draw.SampledFrom(awkward).Draw(rt, "tenant")),
+			Thread: core.ThreadID(fmt.Sprint(draw.SampledFrom(awkward).Draw(rt, "thread"), number)),
 		},
-		Head: heads.Draw(rt, "head"), Fence: epochs.Draw(rt, "fence"), FirstRun: core.RunID(texts.Draw(rt, "first run")), BegunAt: rapid.SampledFrom([]core.Millis{0, 500, 900}).Draw(rt, "begun at"),
+		Head: heads.Draw(rt, "head"), Fence: epochs.Draw(rt, "fence"), FirstRun: core.RunID(texts.Draw(rt, "first run")), BegunAt: draw.SampledFrom([]core.Millis{0, 500, 900}).Draw(rt, "begun at"),
 		Artifacts: booleans.Draw(rt, "artifacts"), UpdatedAt: times.Draw(rt, "updatedAt"), PendingRuns: someRuns(rt, "pending"),
 	}
-	th.Floor = rapid.Int64Range(0, th.Fence).Draw(rt, "floor")
+	th.Floor = draw.Range(0, th.Fence).Draw(rt, "floor")
 	if owner := leaseOwners.Draw(rt, "lease"); owner != "" {
 		th.Lease = core.Lease{Owner: owner, Until: moments.Draw(rt, "until")}
 	}
 	th.Conversation = drawConversation(rt)
-	th.WorkspaceLost = maybe(rt, "loss", func(rt *rapid.T) core.WorkspaceLoss {
+	th.WorkspaceLost = maybe(rt, "loss", func(rt *draw.T) core.WorkspaceLoss {
 		return core.WorkspaceLoss{Run: runIDs.Draw(rt, "lost"), Why: texts.Draw(rt, "why"), At: moments.Draw(rt, "at")}
 	})
-	th.Step = maybe(rt, "step", func(rt *rapid.T) core.Step { return drawStep(rt, th.Fence) })
-	th.Fork = maybe(rt, "fork", func(rt *rapid.T) core.ForkRoot {
+	th.Step = maybe(rt, "step", func(rt *draw.T) core.Step { return drawStep(rt, th.Fence) })
+	th.Fork = maybe(rt, "fork", func(rt *draw.T) core.ForkRoot {
 		f := core.ForkRoot{From: "src", Checkpoint: "c", Manifest: core.ObjectRef{Key: "k", SHA256: "s", Size: 1}}
 		if booleans.Draw(rt, "owners") {
 			f.Owners = []core.ThreadID{"o1", "o2"}
@@ -598,8 +597,8 @@ func drawThread(rt *rapid.T, number int64) core.Thread {
 
 // drawConversation draws one of two versions of one history, or none: what a version
 // holds is the same wherever it is met.
-func drawConversation(rt *rapid.T) core.Conversation {
-	c := core.Conversation{Version: rapid.Int64Range(0, 2).Draw(rt, "conversation")}
+func drawConversation(rt *draw.T) core.Conversation {
+	c := core.Conversation{Version: draw.Range[int64](0, 2).Draw(rt, "conversation")}
 	if c.Version > 0 {
 		c.Object = core.ObjectRef{Key: fmt.Sprint("k", c.Version), SHA256: "s", Size: c.Version}
 		c.Runs = []core.RunID{"größer", "r3"}[:c.Version]
@@ -608,23 +607,23 @@ func drawConversation(rt *rapid.T) core.Conversation {
 }
 
 // leaves are bytes that a step may store: none, some, and all that it may have.
-var leaves = rapid.SampledFrom([]int64{0, 1, core.MaxGranted - 1, core.MaxGranted})
+var leaves = draw.SampledFrom([]int64{0, 1, core.MaxGranted - 1, core.MaxGranted})
 
-func drawStep(rt *rapid.T, fence int64) core.Step {
+func drawStep(rt *draw.T, fence int64) core.Step {
 	s := core.Step{
 		ID: heads.Draw(rt, "step id"), Kind: core.StepCapture, Run: core.RunID(texts.Draw(rt, "step run")), Fence: as(rt, "step fence", fence, epochs),
-		Token: nonces.Draw(rt, "token"), State: stepStates.Draw(rt, "state"), Why: texts.Draw(rt, "why"), Attempts: rapid.IntRange(1, 2).Draw(rt, "attempts"),
+		Token: nonces.Draw(rt, "token"), State: stepStates.Draw(rt, "state"), Why: texts.Draw(rt, "why"), Attempts: draw.Range(1, 2).Draw(rt, "attempts"),
 		Checkpoint: heads.Draw(rt, "of"), Reason: core.ReasonAutomatic, StartedAt: moments.Draw(rt, "startedAt"), SeenAt: moments.Draw(rt, "seenAt"),
-		Files: sizes.Draw(rt, "files"), Bytes: sizes.Draw(rt, "bytes"), Granted: leaves.Draw(rt, "granted"), Label: maybe(rt, "label", func(rt *rapid.T) string { return texts.Draw(rt, "label") }),
+		Files: sizes.Draw(rt, "files"), Bytes: sizes.Draw(rt, "bytes"), Granted: leaves.Draw(rt, "granted"), Label: maybe(rt, "label", func(rt *draw.T) string { return texts.Draw(rt, "label") }),
 	}
-	s.Job = maybe(rt, "job", func(*rapid.T) core.ReclaimJob {
+	s.Job = maybe(rt, "job", func(*draw.T) core.ReclaimJob {
 		return core.ReclaimJob{Tenant: "acme", Run: "r", Key: "k", Instance: "i", Kind: core.JobEnd}
 	})
 	return s
 }
 
 // working brings every other thread to where a step is under way and its lease live.
-func working(rt *rapid.T, th core.Thread) core.Thread {
+func working(rt *draw.T, th core.Thread) core.Thread {
 	th.Lease = core.Lease{Owner: "a", Until: 3000}
 	if th.Step == nil {
 		th.Step = new(drawStep(rt, th.Fence))
@@ -633,45 +632,45 @@ func working(rt *rapid.T, th core.Thread) core.Thread {
 	return th
 }
 
-func tokenOf(rt *rapid.T, th core.Thread) string {
+func tokenOf(rt *draw.T, th core.Thread) string {
 	if th.Step == nil {
 		return nonces.Draw(rt, "token")
 	}
 	return as(rt, "token", th.Step.Token, nonces)
 }
 
-func writerOf(rt *rapid.T, th core.Thread) (owner string, fence int64, now core.Millis) {
-	return cmp.Or(as(rt, "owner", th.Lease.Owner, leaseOwners), "a"), as(rt, "fence", th.Fence, epochs), rapid.SampledFrom([]core.Millis{1000, 1000, 2000, 3000}).Draw(rt, "now")
+func writerOf(rt *draw.T, th core.Thread) (owner string, fence int64, now core.Millis) {
+	return cmp.Or(as(rt, "owner", th.Lease.Owner, leaseOwners), "a"), as(rt, "fence", th.Fence, epochs), draw.SampledFrom([]core.Millis{1000, 1000, 2000, 3000}).Draw(rt, "now")
 }
 
 var threadTransitions = map[string]drawing[core.Thread, core.ThreadTransition]{
-	"AcquireLease": {draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
+	"AcquireLease": {draw: func(rt *draw.T, th core.Thread) core.ThreadTransition {
 		return core.AcquireLease{
-			Owner: rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "owner"), Now: moments.Draw(rt, "now"), Until: 4000,
-			Held: rapid.SampledFrom([]int64{0, th.Fence, 7}).Draw(rt, "held"),
+			Owner: draw.SampledFrom([]string{"a", "b"}).Draw(rt, "owner"), Now: moments.Draw(rt, "now"), Until: 4000,
+			Held: draw.SampledFrom([]int64{0, th.Fence, 7}).Draw(rt, "held"),
 		}
 	}},
-	"RenewLease": {shape: working, draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
+	"RenewLease": {shape: working, draw: func(rt *draw.T, th core.Thread) core.ThreadTransition {
 		owner, fence, now := writerOf(rt, th)
 		return core.RenewLease{Owner: owner, Fence: fence, Now: now, Until: 4000}
 	}},
-	"ReleaseLease": {shape: working, draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
+	"ReleaseLease": {shape: working, draw: func(rt *draw.T, th core.Thread) core.ThreadTransition {
 		owner, fence, _ := writerOf(rt, th)
-		seen := rapid.SampledFrom([]*core.StepSeen{nil, new(th.Seen()), {}, {ID: "h1", Token: "a"}}).Draw(rt, "seen")
-		return core.ReleaseLease{Owner: owner, Fence: rapid.SampledFrom([]int64{0, fence}).Draw(rt, "any fence"), Seen: seen}
+		seen := draw.SampledFrom([]*core.StepSeen{nil, new(th.Seen()), {}, {ID: "h1", Token: "a"}}).Draw(rt, "seen")
+		return core.ReleaseLease{Owner: owner, Fence: draw.SampledFrom([]int64{0, fence}).Draw(rt, "any fence"), Seen: seen}
 	}},
-	"BeginStep": {shape: working, draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
+	"BeginStep": {shape: working, draw: func(rt *draw.T, th core.Thread) core.ThreadTransition {
 		owner, fence, now := writerOf(rt, th)
 		step := drawStep(rt, fence)
 		step.Fence, step.Token = fence, "new"
-		seen := as(rt, "seen", th.Seen(), rapid.SampledFrom([]core.StepSeen{{}, {ID: "h1", Token: "a"}}))
+		seen := as(rt, "seen", th.Seen(), draw.SampledFrom([]core.StepSeen{{}, {ID: "h1", Token: "a"}}))
 		return core.BeginStep{Owner: owner, Seen: seen, Step: step, Now: now, Until: 4000}
 	}},
-	"NoteStep": {shape: working, draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
+	"NoteStep": {shape: working, draw: func(rt *draw.T, th core.Thread) core.ThreadTransition {
 		_, fence, now := writerOf(rt, th)
 		return core.NoteStep{Fence: fence, Token: tokenOf(rt, th), Files: sizes.Draw(rt, "files"), Bytes: sizes.Draw(rt, "bytes"), Grant: leaves.Draw(rt, "grant"), Now: now, Until: 4000}
 	}},
-	"DoubtStep": {shape: working, draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
+	"DoubtStep": {shape: working, draw: func(rt *draw.T, th core.Thread) core.ThreadTransition {
 		_, fence, now := writerOf(rt, th)
 		seen := moments.Draw(rt, "seen at")
 		if th.Step != nil {
@@ -679,38 +678,38 @@ var threadTransitions = map[string]drawing[core.Thread, core.ThreadTransition]{
 		}
 		return core.DoubtStep{Fence: fence, Token: tokenOf(rt, th), SeenAt: seen, Why: "why", Now: now}
 	}},
-	"EndStep": {shape: working, draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
+	"EndStep": {shape: working, draw: func(rt *draw.T, th core.Thread) core.ThreadTransition {
 		_, fence, now := writerOf(rt, th)
-		state := rapid.SampledFrom([]core.StepState{core.StepDone, core.StepFailed}).Draw(rt, "state")
+		state := draw.SampledFrom([]core.StepState{core.StepDone, core.StepFailed}).Draw(rt, "state")
 		return core.EndStep{Fence: fence, Token: tokenOf(rt, th), State: state, Why: texts.Draw(rt, "why"), Release: booleans.Draw(rt, "release"), Now: now}
 	}},
-	"PutConversation": {draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
+	"PutConversation": {draw: func(rt *draw.T, th core.Thread) core.ThreadTransition {
 		seen := th.Conversation
-		if rapid.IntRange(0, 3).Draw(rt, "seen another") == 0 {
+		if draw.Range(0, 3).Draw(rt, "seen another") == 0 {
 			seen = drawConversation(rt)
 		}
 		return core.PutConversation{Seen: seen, Object: core.ObjectRef{Key: "next", SHA256: "n", Size: 9}, Fence: as(rt, "fence", th.Fence, epochs), Runs: someRuns(rt, "folded"), Now: moments.Draw(rt, "now")}
 	}},
-	"AddPending": {draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
+	"AddPending": {draw: func(rt *draw.T, th core.Thread) core.ThreadTransition {
 		return core.AddPending{Run: runIDs.Draw(rt, "run"), Now: moments.Draw(rt, "now")}
 	}},
-	"LoseWorkspace": {draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
+	"LoseWorkspace": {draw: func(rt *draw.T, th core.Thread) core.ThreadTransition {
 		return core.LoseWorkspace{Run: runIDs.Draw(rt, "run"), Why: texts.Draw(rt, "why"), Head: as(rt, "head", th.Head, heads), Fence: as(rt, "fence", th.Fence, epochs), Now: moments.Draw(rt, "now")}
 	}},
-	"NoteRun": {draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
+	"NoteRun": {draw: func(rt *draw.T, th core.Thread) core.ThreadTransition {
 		return core.NoteRun{Run: runIDs.Draw(rt, "run"), Now: moments.Draw(rt, "now")}
 	}},
-	"RaiseFloor": {shape: working, draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
+	"RaiseFloor": {shape: working, draw: func(rt *draw.T, th core.Thread) core.ThreadTransition {
 		owner, fence, now := writerOf(rt, th)
 		return core.RaiseFloor{Owner: owner, Fence: fence, Now: now}
 	}},
-	"ForgetThread": {shape: working, draw: func(rt *rapid.T, th core.Thread) core.ThreadTransition {
+	"ForgetThread": {shape: working, draw: func(rt *draw.T, th core.Thread) core.ThreadTransition {
 		owner, fence, now := writerOf(rt, th)
 		seen := th.Conversation
-		if rapid.IntRange(0, 3).Draw(rt, "seen another") == 0 {
+		if draw.Range(0, 3).Draw(rt, "seen another") == 0 {
 			seen = drawConversation(rt)
 		}
-		begun := as(rt, "begun", th.BegunAt, rapid.SampledFrom([]core.Millis{0, 500, 900}))
+		begun := as(rt, "begun", th.BegunAt, draw.SampledFrom([]core.Millis{0, 500, 900}))
 		return core.ForgetThread{Owner: owner, Fence: fence, Head: as(rt, "head", th.Head, heads), Seen: seen, BegunAt: begun, Now: now}
 	}},
 }

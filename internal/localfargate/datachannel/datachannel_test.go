@@ -8,8 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"pgregory.net/rapid"
-
+	"github.com/sandkeeper/sandkeeper/internal/draw"
 	"github.com/sandkeeper/sandkeeper/internal/localfargate/datachannel"
 )
 
@@ -67,9 +66,9 @@ func TestTimeoutFollowsTheRoundTrip(t *testing.T) {
 }
 
 func TestTextPassesExceptReplacementCharacters(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		data := rapid.SliceOf(rapid.Byte()).Draw(t, "data")
-		read := rapid.IntRange(1, 7).Draw(t, "bytes a read")
+	draw.Check(t, func(t *draw.T) {
+		data := draw.SliceOf(draw.Integer[byte]()).Draw(t, "data")
+		read := draw.Range(1, 7).Draw(t, "bytes a read")
 		var got, rest []byte
 		for part := range chunks(data, read) {
 			var text []byte
