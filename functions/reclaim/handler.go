@@ -25,7 +25,7 @@ type handler struct {
 	meter   *metrics.Meter
 }
 
-// jobReserve is the time one message may take: two ECS calls and some writes. One
+// jobReserve is the time one message may take: a few ECS calls, which may wait, and some writes. One
 // that does not fit any more goes back to the queue untouched.
 const jobReserve = 40 * time.Second
 

@@ -556,7 +556,7 @@ func (c *Reclaimer) stop(ctx context.Context, job ReclaimJob, row LedgerRow) (Re
 // for the call, and to note that it failed.
 const (
 	stopTries   = 3
-	stopWait    = time.Second
+	stopWait    = 500 * time.Millisecond
 	stopReserve = 20 * time.Second
 )
 
