@@ -108,9 +108,11 @@ func (p ports) UpdateSandbox(ctx context.Context, key core.SandboxKey, t core.Sa
 		return p.skewed.UpdateSandbox(ctx, key, t)
 	}
 	p.a.at(ctx, t.Name())
+	p.w.holding.Lock() // at this very moment a session of whomever may end
 	before, beforeErr := p.w.store.Sandbox(context.Background(), key)
 	box, err := p.skewed.UpdateSandbox(ctx, key, t)
 	after, afterErr := p.w.store.Sandbox(context.Background(), key)
+	p.w.holding.Unlock()
 	written := beforeErr == nil && afterErr == nil && before.Exec != after.Exec && after.Exec.ExecHolder == hold.Hold.ExecHolder
 	switch at := now().Add(2 * p.w.config.Skew); {
 	case written && hold.Hold.Until != 0 && keepsOut(before.Exec, hold.Hold.ExecHolder, before.LatestRun, at):

@@ -53,6 +53,7 @@ type world struct {
 	keep     keep
 	counts   map[string]int // what came to happen
 	countsMu sync.Mutex
+	holding  sync.Mutex               // between what is read before and after a hold is written
 	closed   map[core.InstanceID]bool // ledger rows that are known to be
 	tried    map[string]bool          // tasks of whose end somebody has tried to tell a hook
 }
