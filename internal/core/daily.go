@@ -118,24 +118,16 @@ func (s *Sweep) auditTask(ctx context.Context, cluster string, t Task, report *D
 		return
 	}
 	report.Ours++
-	row, err := s.Ledger.Row(ctx, InstanceID(id))
-	leak := Leak{TaskARN: t.ARN, StartedBy: t.StartedBy, Since: t.CreatedAt, cluster: cluster, instance: InstanceID(id)}
+	row, why, err := rowOf(ctx, s.Ledger, InstanceID(id), t, s.Provider)
 	switch {
-	case isNotFound(err):
-		leak.Why = noLedgerRow
 	case err != nil:
 		report.Errors = append(report.Errors, err.Error())
 		return
-	case row.State == LedgerClosed:
-		leak.Why = "its ledger row is closed"
-	case row.TaskARN != "" && row.TaskARN != t.ARN:
-		leak.Why = "its ledger row names " + row.TaskARN
-	case row.Provider != s.Provider:
-		leak.Why = foreign(row)
-	default:
+	case why == "":
 		s.auditIdle(ctx, t, row, report)
 		return
 	}
+	leak := Leak{TaskARN: t.ARN, StartedBy: t.StartedBy, Since: t.CreatedAt, Why: why, cluster: cluster, instance: InstanceID(id)}
 	if nowMillis() < t.CreatedAt.Add(s.Limits.LeakGrace) {
 		return
 	}
@@ -143,10 +135,23 @@ func (s *Sweep) auditTask(ctx context.Context, cluster string, t Task, report *D
 	report.IdleBurnUSD += t.Size.Hourly()
 }
 
-// foreign says why nothing here ends the task of a row: reclaim touches no other provider's
-// sandbox (I7).
-func foreign(row LedgerRow) string {
-	return fmt.Sprintf("its ledger row is of the provider %.40s, whose sandboxes are not ended here", row.Provider)
+// rowOf reads the ledger row under which t was started, and says why by it nobody here ends
+// t, or "": reclaim touches no other provider's sandbox (I7).
+func rowOf(ctx context.Context, ledger Ledger, id InstanceID, t Task, provider string) (row LedgerRow, why string, err error) {
+	row, err = ledger.Row(ctx, id)
+	switch {
+	case isNotFound(err):
+		return row, noLedgerRow, nil
+	case err != nil:
+		return row, "", err
+	case row.State == LedgerClosed:
+		return row, "its ledger row is closed", nil
+	case row.TaskARN != "" && row.TaskARN != t.ARN:
+		return row, "its ledger row names " + row.TaskARN, nil
+	case row.Provider != provider:
+		return row, fmt.Sprintf("its ledger row is of the provider %.40s, whose sandboxes are not ended here", row.Provider), nil
+	}
+	return row, "", nil
 }
 
 // auditIdle counts a task that is kept warm.

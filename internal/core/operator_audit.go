@@ -183,21 +183,12 @@ func (u *auditing) fromECS(ctx context.Context) error {
 		if u.now < t.CreatedAt.Add(u.Limits.LeakGrace) {
 			continue
 		}
-		row, err := u.Ledger.Row(ctx, InstanceID(id))
-		if err != nil && !isNotFound(err) {
+		row, why, err := rowOf(ctx, u.Ledger, InstanceID(id), t, u.Provider)
+		if err != nil {
 			return err
 		}
-		f := AuditFinding{Kind: AuditLeaked, TaskARN: t.ARN, Instance: InstanceID(id), Since: t.CreatedAt}
-		switch {
-		case err != nil:
-			f.Why = noLedgerRow
-		case row.State == LedgerClosed:
-			f.Why = "its ledger row is closed"
-		case row.TaskARN != "" && row.TaskARN != t.ARN:
-			f.Why = "its ledger row names " + row.TaskARN
-		case row.Provider != u.Provider:
-			f.Why = foreign(row)
-		case row.State == LedgerRunning:
+		f := AuditFinding{Kind: AuditLeaked, TaskARN: t.ARN, Instance: InstanceID(id), Since: t.CreatedAt, Why: why}
+		if why == "" && row.State == LedgerRunning {
 			f.Kind = AuditUnwatched
 			if f.Why, err = u.unwatched(ctx, row); err != nil {
 				return err
