@@ -2,7 +2,6 @@ package coretest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -40,13 +39,7 @@ func StartAgent(ctx context.Context, l *core.Launcher, r core.Run, agent core.Jo
 // diagnosed tells what a failed exec means, as ECS has the task: a young one is to be
 // waited for, one that was started without ECS Exec is not.
 func diagnosed(ctx context.Context, tasks core.TaskDescriber, r core.Run, err error) core.Diagnosis {
-	failure := core.ProbeFailure{Healing: core.Configuration, Reason: err.Error()}
-	if e, ok := errors.AsType[*core.ExecError](err); ok {
-		failure = core.ProbeFailure{Healing: e.Healing, Reason: e.Reason}
-	}
-	if e, ok := errors.AsType[*core.JournalError](err); ok {
-		failure = core.ProbeFailure{Healing: e.Healing, Reason: e.Reason}
-	}
+	failure := *core.FailureOf(err)
 	found, err := tasks.Describe(ctx, r.Cluster, []string{r.TaskARN})
 	if err != nil {
 		return core.Diagnosis{Reason: failure.Reason, Healing: failure.Healing}
