@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/sandkeeper/sandkeeper/internal/console"
 	"github.com/sandkeeper/sandkeeper/internal/core"
@@ -262,16 +262,15 @@ func (r *redrive) all(ctx context.Context, before int, bar *console.Bar) ([]lett
 
 // each does something for every index up to n, at most width at a time.
 func each(n, width int, do func(i int)) {
-	var wg sync.WaitGroup
-	turns := make(chan struct{}, width)
+	var all errgroup.Group
+	all.SetLimit(width)
 	for i := range n {
-		turns <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-turns }()
+		all.Go(func() error {
 			do(i)
+			return nil
 		})
 	}
-	wg.Wait()
+	_ = all.Wait() // none of them errs
 }
 
 func (r *redrive) receive(ctx context.Context) ([]letter, error) {

@@ -71,19 +71,9 @@ func tags(choice string, given map[string]string) error {
 	return nil
 }
 
-// first is the first of what is wrong.
-func first(all ...error) error {
-	for _, err := range all {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // misshapen says which of the texts looks like nothing of its kind.
 func (p Props) misshapen() error {
-	return first(
+	return cmp.Or(
 		wantMode.of("mode", p.Mode),
 		wantFailure.of("onCheckpointFailure", p.OnFailure),
 		wantLeaks.of("leaks", p.Leaks),
@@ -171,7 +161,7 @@ func (p SpokeProps) check(at hub) error {
 	case len(p.TaskRoles) > 0 && len(p.TaskFamilies) == 0:
 		return errors.New("taskRoles: want taskFamilies with them")
 	}
-	return first(
+	return cmp.Or(
 		wantRoleName.of("roleName", p.RoleName),
 		wantFamily.of("taskFamilies", p.TaskFamilies...),
 		wantRole.of("taskRoles", p.TaskRoles...),
@@ -195,7 +185,7 @@ func (p SpokeProps) checkCallers(at hub) error {
 			return fmt.Errorf("callers: want some of %s, got %q", strings.Join(abroad, ", "), caller)
 		}
 		if err := shape.of("callers: "+caller, p.Callers[caller]...); err != nil || slices.Contains(p.Callers[caller], "") {
-			return first(err, fmt.Errorf("callers: %s: want %s, got an empty one", caller, shape.words))
+			return cmp.Or(err, fmt.Errorf("callers: %s: want %s, got an empty one", caller, shape.words))
 		}
 	}
 	for _, caller := range abroad {
