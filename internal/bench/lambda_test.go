@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandkeeper/sandkeeper/internal/boot/boottest"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
@@ -104,24 +105,16 @@ func function(ctx context.Context, t *testing.T, f names.Function, api *runtimeA
 	return c
 }
 
-// given is what a stack could give a function.
+// given is what a stack could give a function, the last of what has listed values: that a
+// sweep acts.
 func given(key names.Key, aws string) string {
-	allowed := names.Values[key]
-	switch {
-	case len(allowed) > 0:
+	if allowed := names.Values[key]; len(allowed) > 0 {
 		return allowed[len(allowed)-1]
-	case key == names.Tenants:
-		return `{"":["-"]}`
-	case key == names.Limits:
-		return "{}"
-	case key == names.Places:
-		return `{"home":"arn:aws:ecs:us-east-1:000000000000:cluster/bench","spokes":[]}`
-	case key == names.KeepCheckpoints || key == names.ThreadRetention || key == names.SandboxesPerTenant:
-		return "0"
-	case key == names.ReclaimQueue || key == names.ShardQueue:
+	}
+	if key == names.ReclaimQueue || key == names.ShardQueue {
 		return aws + "/000000000000/bench"
 	}
-	return "bench"
+	return boottest.Value(key)
 }
 
 // nowhere is an endpoint that a function must not need.

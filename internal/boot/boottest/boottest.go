@@ -9,22 +9,30 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
-// Environment sets what the stack sets for f: of what has listed values the first, of places
-// one cluster and no spoke, of limits none.
+// Value is what a stack could give a function: of what has listed values the first, of places
+// one cluster and no spoke, of limits, tenants' quotas and retentions none.
+func Value(key names.Key) string {
+	if allowed := names.Values[key]; allowed != nil {
+		return allowed[0]
+	}
+	switch key {
+	case names.Limits:
+		return "{}"
+	case names.Places:
+		return `{"home":"arn:aws:ecs:us-east-1:000000000000:cluster/c","spokes":[]}`
+	case names.Tenants:
+		return `{"":["-"]}`
+	case names.KeepCheckpoints, names.ThreadRetention, names.SandboxesPerTenant:
+		return "0"
+	}
+	return "some"
+}
+
+// Environment sets what the stack sets for f.
 func Environment(t *testing.T, f names.Function) {
 	t.Helper()
 	t.Setenv("AWS_REGION", "us-east-1")
 	for _, key := range names.Env[f] {
-		value := "some"
-		switch key {
-		case names.Limits:
-			value = "{}"
-		case names.Places:
-			value = `{"home":"arn:aws:ecs:us-east-1:000000000000:cluster/c","spokes":[]}`
-		}
-		if allowed := names.Values[key]; allowed != nil {
-			value = allowed[0]
-		}
-		t.Setenv(string(key), value)
+		t.Setenv(string(key), Value(key))
 	}
 }
