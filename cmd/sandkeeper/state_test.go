@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -13,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -27,7 +25,6 @@ import (
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/localfargate"
-	"github.com/sandkeeper/sandkeeper/internal/localfargate/terminal"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 	"github.com/sandkeeper/sandkeeper/internal/roles"
 )
@@ -441,7 +438,7 @@ func TestLogsFollowsALiveRun(t *testing.T) {
 // command is the tool as a process of its own.
 func (w *world) command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 	command := exec.CommandContext(ctx, testBinary(t), append([]string{"--local", "--as", "tester"}, args...)...)
 	command.Env = append(os.Environ(), asMain+"=1")
@@ -617,147 +614,87 @@ func TestWatchStreamsSnapshotsWhereThereIsNoTerminal(t *testing.T) {
 }
 
 // TestWatchOpensHoldsAndKillsInATerminal drives the live view as a person does: by keys,
-// in a pseudo-terminal.
+// in a terminal.
 func TestWatchOpensHoldsAndKillsInATerminal(t *testing.T) {
 	w := installed(t)
 	r := w.begin(t, agent{run: "pressed", shell: "printf 'hello from the agent\\n'; exec sleep 3600"})
 	w.wrote(t, r, "hello")
-	master, slave, err := terminal.Open()
-	if err != nil {
-		t.Skip(err)
-	}
-	if err := terminal.Resize(master, 150, 40); err != nil {
-		t.Fatal(err)
-	}
 	command := w.command(t, "watch", "--live", "--every", "200ms")
 	command.Env = append(command.Env, "TERM=xterm-256color", "NO_COLOR=1")
-	command.Stdin, command.Stdout, command.Stderr = slave, slave, slave
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	slave.Close()
-	screen := readScreen(master)
-	press := func(keys string) {
-		t.Helper()
-		if _, err := master.WriteString(keys); err != nil {
-			t.Fatal(err)
-		}
-	}
-	eventually(t, "the view shows the run", func() bool { return screen.has("pressed") })
-	press("\r")
-	eventually(t, "its transcript is shown", func() bool { return screen.has("hello from the agent") })
-	press("q")
-	press("e")
-	eventually(t, "it is explained", func() bool { return screen.has("no-sentinel") })
-	press("q")
-	press("h")
-	eventually(t, "a reason is asked for", func() bool { return screen.has("why?") })
-	press("\r")
-	eventually(t, "an empty one is refused", func() bool { return screen.has("wants a reason") || screen.has("why?") })
-	press("look into it\r")
+	s := onScreen(t, command, 100, 40)
+	s.shows("the view shows runs", "STANDING", "? keys")
+	s.press("/" + r.RunKey.String())
+	s.shows("the filter is told", "show runs with: "+r.RunKey.String()+"_", "1 of ")
+	s.press("\r")
+	s.shows("the prompt is left", "pressed", "? keys")
+	s.press("\r")
+	s.shows("its transcript is shown", "hello from the agent")
+	s.press("q")
+	s.shows("the list is shown again", "STANDING", "? keys")
+	s.press("e")
+	s.shows("it is explained", "no-sentinel")
+	s.press("q")
+	s.press("h")
+	s.shows("a reason is asked for", "hold "+r.RunKey.String(), "why? _")
+	s.press("\r")
+	s.shows("an empty one is refused", "wants a reason")
+	s.press("look into it")
+	s.shows("what is typed is shown", "why? look into it_")
+	s.press("\r")
 	eventually(t, "the run is held", func() bool { return w.read(t, r.RunKey).Hold.Why == "look into it" })
-	press("x")
-	press("it loops\r")
+	s.press("x")
+	s.shows("a reason is asked for", "kill "+r.RunKey.String(), "why? _")
+	s.press("it loops\r")
 	eventually(t, "its end is asked for", func() bool { return w.read(t, r.RunKey).CancelRequested != 0 })
-	press("?")
-	eventually(t, "the keys are told", func() bool { return screen.has("Of the list") })
-	press("q")
-	for _, size := range []struct{ width, height uint16 }{{20, 4}, {1, 1}, {240, 60}} {
-		if err := terminal.Resize(master, size.width, size.height); err != nil {
-			t.Fatal(err)
-		}
+	s.press("?")
+	s.shows("the keys are told", "Of the list")
+	s.press("q")
+	s.shows("the list is shown again", "STANDING")
+	if strings.Contains(s.text(), "TASK") {
+		t.Errorf("every column fits a window of 100:\n%s", s.text())
 	}
-	press("/presse")
-	eventually(t, "the wide window has every column, and the filter", func() bool { return screen.has("TASK") && screen.has(`with "presse"`) })
-	press("\r")
-	press("q")
+	s.resize(20, 4)
+	s.resize(1, 1)
+	s.resize(240, 60)
+	s.shows("the wide window has every column", "STANDING", "TASK")
+	s.press("/\x1b")
+	s.shows("every run is shown", "runs  ", "? keys")
+	s.press("q")
 	if err := command.Wait(); err != nil {
 		t.Errorf("q: %v", err)
 	}
-	if screen.has("\x1b[31m") || screen.has("\x1b[38;") {
+	if s.wasTold("\x1b[31m") || s.wasTold("\x1b[38;") {
 		t.Error("it is coloured, although NO_COLOR is set")
 	}
-	master.Close()
 }
 
 // TestWatchDrawsNothingOnATerminalThatCannotBeDrawnOn: it writes what it writes to a pipe.
 func TestWatchDrawsNothingOnATerminalThatCannotBeDrawnOn(t *testing.T) {
 	w := installed(t)
-	master, slave, err := terminal.Open()
-	if err != nil {
-		t.Skip(err)
-	}
 	command := w.command(t, "watch", "--count", "1")
 	command.Env = append(command.Env, "TERM=dumb")
-	command.Stdin, command.Stdout, command.Stderr = slave, slave, slave
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	slave.Close()
-	screen := readScreen(master)
+	s := onScreen(t, command, 150, 40)
 	if err := command.Wait(); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "a look is written", func() bool { return screen.has(`"control"`) })
-	if screen.has("\x1b[?") {
+	eventually(t, "a look is written", func() bool { return s.wasTold(`"control"`) })
+	if s.wasTold("\x1b[?") {
 		t.Error("the terminal is driven")
 	}
-	master.Close()
 }
 
 // TestCtrlCIsAnAnswerToAQuestion: the command ends at once, and nothing is done.
 func TestCtrlCIsAnAnswerToAQuestion(t *testing.T) {
 	w := installed(t)
 	r := w.begin(t, agent{run: "spared", shell: lives})
-	master, slave, err := terminal.Open()
-	if err != nil {
-		t.Skip(err)
-	}
 	command := w.command(t, "kill", r.RunKey.String(), "--why", "in haste")
-	command.Stdin, command.Stdout, command.Stderr = slave, slave, slave
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	slave.Close()
-	screen := readScreen(master)
-	eventually(t, "the question is asked", func() bool { return screen.has("[y/N]") })
-	if err := command.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	s := onScreen(t, command, 150, 40)
+	s.shows("the question is asked", "[y/N]")
+	s.press("\x03")
 	if err := command.Wait(); command.ProcessState.ExitCode() != exitInterrupted {
 		t.Errorf("%v, want exit code %d", err, exitInterrupted)
 	}
 	if w.read(t, r.RunKey).CancelRequested != 0 {
 		t.Error("the run is to end")
 	}
-	master.Close()
-}
-
-// screenText is everything that a terminal was told.
-type screenText struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func readScreen(master *os.File) *screenText {
-	s := &screenText{}
-	go func() {
-		buffer := make([]byte, 4096)
-		for {
-			n, err := master.Read(buffer)
-			s.mu.Lock()
-			s.text.Write(buffer[:n])
-			s.mu.Unlock()
-			if err != nil {
-				return
-			}
-		}
-	}()
-	return s
-}
-
-func (s *screenText) has(text string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return strings.Contains(s.text.String(), text)
 }

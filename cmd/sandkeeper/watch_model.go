@@ -271,6 +271,7 @@ func (w *watcher) typed(key, text string) tea.Cmd {
 	case key == "backspace":
 		p.text = p.text[:max(0, len(p.text)-1)]
 	case text != "":
+		w.note = ""
 		p.text = append(p.text, []rune(console.Clean(text))...)
 	}
 	if p.op == filtering {

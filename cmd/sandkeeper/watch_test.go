@@ -119,7 +119,7 @@ func TestTheSelectionStaysOnItsRun(t *testing.T) {
 func TestAnActNeedsAReason(t *testing.T) {
 	w := seen(core.RunKey{Tenant: "a", Run: "1"})
 	press(w, "x", "enter")
-	if w.prompt == nil || !strings.Contains(w.draw(), "kill a/1, why?") {
+	if w.prompt == nil || !strings.Contains(w.draw(), "kill a/1, why? _   (kill wants a reason)") {
 		t.Errorf("the screen is\n%s", w.draw())
 	}
 	press(w, "n", "o", "q", "backspace")

@@ -55,13 +55,17 @@ func (w *watcher) headline() string {
 
 // footline is the prompt, what was done last, or the keys.
 func (w *watcher) footline() string {
+	hint := "(enter does it, esc does not)"
+	if w.note != "" {
+		hint = "(" + w.note + ")"
+	}
 	switch {
 	case w.prompt != nil && w.prompt.op == filtering:
 		return fmt.Sprintf("show runs with: %s_   (enter keeps it, esc shows all)", string(w.prompt.text))
 	case w.prompt != nil && w.prompt.op == "hold":
-		return fmt.Sprintf("hold %s for %s, why? %s_   (enter does it, esc does not)", w.prompt.key, short(holdFor), string(w.prompt.text))
+		return fmt.Sprintf("hold %s for %s, why? %s_   %s", w.prompt.key, short(holdFor), string(w.prompt.text), hint)
 	case w.prompt != nil:
-		return fmt.Sprintf("%s %s, why? %s_   (enter does it, esc does not)", w.prompt.op, w.prompt.key, string(w.prompt.text))
+		return fmt.Sprintf("%s %s, why? %s_   %s", w.prompt.op, w.prompt.key, string(w.prompt.text), hint)
 	case w.note != "":
 		return w.note
 	}
