@@ -102,12 +102,12 @@ func listen(t *testing.T, events *eventbridge.Client, queues *sqs.Client) (*ebou
 	ok(err)
 	return ebout.New(events, name), func(t *testing.T) []received {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
-		out, err := queues.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: made.QueueUrl, MaxNumberOfMessages: 10, WaitTimeSeconds: 10})
+		out, err := queues.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: made.QueueUrl, MaxNumberOfMessages: 10, WaitTimeSeconds: 20})
 		ok(err)
 		if len(out.Messages) == 0 {
-			t.Fatal("no event within 10 s")
+			t.Fatal("no event within 20 s")
 		}
 		var heard []received
 		for _, m := range out.Messages {

@@ -98,7 +98,7 @@ func launch(t *testing.T, tasks *ecstask.Tasks, spec core.TaskSpec) string {
 // await describes the task until it is as wanted.
 func await(t *testing.T, tasks *ecstask.Tasks, arn, what string, is func(core.Task) bool) core.Task {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -106,7 +106,7 @@ func attach(t *testing.T, session *types.Session) *channel {
 
 // read returns the next frame.
 func (c *channel) read() (message, error) {
-	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(c.t.Context(), 2*time.Minute)
 	defer cancel()
 	_, data, err := c.conn.Read(ctx)
 	if err != nil {

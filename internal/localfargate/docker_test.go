@@ -168,7 +168,7 @@ func TestContainersEndWithAKilledServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = child.Wait() // killed
-	deadline, pace := time.After(30*time.Second), time.NewTicker(50*time.Millisecond)
+	deadline, pace := time.After(2*time.Minute), time.NewTicker(50*time.Millisecond)
 	defer pace.Stop()
 	for alive(pid) {
 		select {

@@ -83,7 +83,7 @@ func client(url string) *ecs.Client {
 // await blocks until an event satisfies the condition.
 func (w *world) await(what string, condition func(localfargate.Event) bool) localfargate.Event {
 	w.t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for {
 		w.mu.Lock()
 		for _, e := range w.events {
@@ -186,7 +186,7 @@ func (w *world) describe(arn string) types.Task {
 // until looks again at every event and at a steady pace in between.
 func (w *world) until(what string, condition func() bool) {
 	w.t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	pace := time.NewTicker(20 * time.Millisecond)
 	defer pace.Stop()
 	for !condition() {

@@ -93,7 +93,7 @@ func words(events []watch.Event) []string {
 // await waits until the journal has an event.
 func (w *watching) await(kind watch.Kind, path string) watch.Event {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
