@@ -121,6 +121,9 @@ func (s *Session) askFiles(ctx context.Context, q PageRequest, r Run) (PageReply
 	if s.holds(r) {
 		return s.heldPage(ctx, q, r, q.From)
 	}
+	if s.follows.open(r.RunKey) { // of a run that was left since: this would be a second session
+		s.giveWay(ctx, r.RunKey)()
+	}
 	hold := s.exec(r, ExecFiles)
 	if err := hold.take(ctx, execWithin+MaxPageWait); err != nil {
 		return PageReply{}, busyError("files", err)

@@ -18,7 +18,9 @@ type warning struct {
 }
 
 // warningOf is what a run is to be warned of at now: the first of its ends that comes
-// within [Limits.ExpiringBefore]. One that is reached, ends, or has a host is not warned of.
+// within [Limits.ExpiringBefore]. A run that ends, or is to be ended now, or has a host, is
+// not warned of. One whose end is due and that a freeze or the breaker keeps from it is: it
+// ends with the thaw.
 func warningOf(r Run, e evidence, now Millis, p policy) (warning, bool) {
 	if r.Status.Terminal() || r.Ending != nil || r.CancelRequested != 0 || r.Sealed != nil || ending(r, e, now, p) != "" {
 		return warning{}, false

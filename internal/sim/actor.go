@@ -33,8 +33,6 @@ type actor struct {
 
 	routine string // the goroutine that it acts in; others of its process do not stand still
 	execs   *execs
-	unheld  bool // see Config
-
 	// What the oracle remembers of it.
 	fences    map[core.ThreadKey]int64 // of the leases that it took, or that its token is of
 	forks     []core.ForkBranch        // that it asks for
@@ -48,6 +46,11 @@ type actor struct {
 	read      bool                     // it has read control
 	sinceRead int                      // its calls since, describing aside
 	readAt    int                      // the step of that
+	erases    erasure
+	came      core.Millis
+	letter    *letter                        // that it is about
+	cap       core.Dollars                   // of tenants, as its settings say
+	told      map[core.TenantID]core.Dollars // what it was told that they have spent
 }
 
 // aside are the calls that decide nothing about anybody: they belong to the step of
@@ -69,13 +72,13 @@ type role struct {
 // through a and start no goroutine that does.
 func (w *world) spawn(as role, timeout time.Duration, do func(ctx context.Context, a *actor)) *actor {
 	a := &actor{
-		id: as.id, kind: as.kind, run: as.run, name: fmt.Sprintf("%s#%d", as.name, as.id), begun: w.calls,
+		id: as.id, kind: as.kind, run: as.run, name: fmt.Sprintf("%s#%d", as.name, as.id), begun: w.calls, came: now(),
 		epochs: map[core.RunKey]int64{}, fences: map[core.ThreadKey]int64{},
 	}
 	if w.config.Skew > 0 {
 		a.skew = w.config.Skew * time.Duration(as.id%3-1)
 	}
-	a.unheld = w.config.Unheld
+	a.cap, a.told = w.tenantCap, map[core.TenantID]core.Dollars{}
 	a.next, a.close = iter.Pull(func(yield func(string) bool) {
 		a.yield, a.routine, a.execs = yield, goroutine(), newExecs()
 		a.p = w.store.NewProcess(mem.Faults{Before: a.stand})
@@ -92,7 +95,7 @@ func (w *world) spawn(as role, timeout time.Duration, do func(ctx context.Contex
 // stand lets an actor stand still before a call.
 func (a *actor) stand(ctx context.Context, call string) {
 	switch {
-	case a.routine != goroutine(), a.passes(call), a.p.Stopped(), ctx.Value(joined{}) != nil, aside[call]:
+	case a.routine != goroutine(), a.p.Stopped(), ctx.Value(joined{}) != nil, aside[call]:
 	case a.stood:
 		a.stood = false
 	case !a.yield(call):
@@ -106,15 +109,10 @@ func (a *actor) fault(f mem.Fault) {
 	a.p.Plan(f)
 }
 
-// passes reports whether a call is about a hold that does not count.
-func (a *actor) passes(call string) bool {
-	return a.unheld && (call == "hold exec" || call == "read sandbox" && a.kind == "sweep")
-}
-
 // at lets an actor stand still before a call that it then makes: what follows sees
 // the world as the call does.
 func (a *actor) at(ctx context.Context, call string) {
-	if a.routine == goroutine() && !a.passes(call) {
+	if a.routine == goroutine() {
 		a.stand(ctx, call)
 		a.stood = true
 	}
@@ -156,7 +154,7 @@ func (w *world) step(a *actor, fault mem.Fault) {
 	if !strings.HasPrefix(call, "describe") {
 		a.sinceRead++
 	}
-	w.advance(a)
+	w.letters(a, func() { w.advance(a) })
 	w.collect()
 	if changes(call) {
 		w.judge(a, call)

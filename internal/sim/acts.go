@@ -54,7 +54,9 @@ func (w *world) enter(c Choice) {
 		w.spawn(role{c.ID, "daily", "daily", c.Run}, w.limits.SweepTimeout, func(ctx context.Context, a *actor) {
 			s := w.sweep(a)
 			s.Due = joinedShards{w.ports(a), 0}
-			_, _ = s.Daily(ctx) // the next day does what is left
+			begun := now()
+			report, err := s.Daily(ctx) // the next day does what is left
+			w.judgeAudit(a, begun, report, err)
 		})
 	case OpStopped:
 		w.tell(c, r)
@@ -70,8 +72,10 @@ func (w *world) enter(c Choice) {
 		} else {
 			w.enterCapture(c, r)
 		}
-	case OpSave, OpVerify, OpFork, OpDeleteHead, OpKeep, OpCollect, OpConverse, OpArtifact:
+	case OpSave, OpVerify, OpFork, OpDeleteHead, OpKeep, OpCollect, OpConverse, OpArtifact, OpErase:
 		w.enterKeeper(c, r)
+	case OpRedrive:
+		w.redrive(c, r)
 	case OpBegin, OpRenew, OpDetach, OpAttach, OpTake, OpPause, OpCancel:
 		if w.config.Session {
 			w.enterSession(c, r)
@@ -146,6 +150,7 @@ func (w *world) reclaim(id int, m *message) *actor {
 	m.times++
 	job, of := m.job, m.run
 	return w.spawn(role{id, "reclaim", fmt.Sprintf("reclaim (%s of %s)", job.Kind, of), w.index(of)}, w.limits.ReclaimTimeout, func(ctx context.Context, a *actor) {
+		a.letter = w.letterOf(job)
 		outcome, err := w.reclaimer(a).Do(ctx, job)
 		if err == nil { // a failed message comes again by its mark
 			w.judgeWaiting(a, of, outcome)
@@ -220,7 +225,7 @@ func (w *world) begin(ctx context.Context, a *actor, r *agentRun, h *host) {
 func (w *world) ensure(ctx context.Context, a *actor, r *agentRun, h *host) {
 	l := w.launcher(a)
 	material := core.KeyMaterial{Provider: provider, Definition: "d", Tenant: r.key.Tenant, Thread: w.thread(r)}
-	run, err := l.Launch(ctx, h.run, material, core.TaskSpec{Cluster: cluster, Container: "agent"})
+	run, err := l.Launch(ctx, h.run, material, core.TaskSpec{Cluster: w.clusterOf(r), Container: "agent"})
 	if err != nil {
 		w.rests(ctx, a, r)
 		return
@@ -332,6 +337,8 @@ func (w *world) happen(c Choice) {
 		w.agentActs(c, w.runs[c.Run])
 	case OpBlind, OpDeaf, OpMute:
 		w.ecsFails(c)
+	case OpSpoke, OpTenantCap, OpMeter:
+		w.befalls(c)
 	case OpSetup:
 		w.setupEnds(c, w.runs[c.Run])
 	case OpSpool:
@@ -353,7 +360,7 @@ func (w *world) happen(c Choice) {
 func (w *world) untilNext(n int) {
 	var ends []core.Millis
 	for _, r := range w.oracle.seen {
-		for _, at := range []core.Millis{r.DueAt, w.expiry(r), r.ClaimUntil, r.Hold.Until} {
+		for _, at := range []core.Millis{r.DueAt, w.expiry(r), r.ClaimUntil, r.Hold.Until, w.warnedFrom(r)} {
 			if at > now() && at < now().Add(6*time.Minute) {
 				ends = append(ends, at)
 			}

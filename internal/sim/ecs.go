@@ -20,6 +20,11 @@ type ecs struct {
 	plain       core.Millis            // from when it may forget again, so that nothing is missing for too long
 	tasks       []taskStart
 	late        []launch
+
+	farUntil core.Millis // until then the spoke fails
+	farHow   int         // so
+	farSince int         // after that call it began to
+	meter    core.Millis // until then one tenant's meter cannot be read
 }
 
 // taskStart is one task that was ever started.
@@ -27,6 +32,7 @@ type taskStart struct {
 	arn      string
 	instance core.InstanceID
 	at       core.Millis
+	cluster  string // empty: at home
 }
 
 // launch is a RunTask whose answer was an error and whose task comes all the same.
@@ -60,6 +66,9 @@ func (t tasks) seen(task core.Task) core.Task {
 
 // Describe answers for each ARN.
 func (t tasks) Describe(ctx context.Context, cluster string, arns []string) ([]core.Task, error) {
+	if err := t.reaches(ctx, "describe tasks", cluster); err != nil {
+		return nil, err
+	}
 	out, err := t.View.Describe(ctx, cluster, arns)
 	if err != nil {
 		return nil, err
@@ -69,12 +78,18 @@ func (t tasks) Describe(ctx context.Context, cluster string, arns []string) ([]c
 	}
 	for i := range out {
 		out[i] = t.seen(out[i])
+		if !t.w.stands(out[i].ARN, cluster) {
+			out[i] = core.Task{ARN: out[i].ARN, Life: core.TaskMissing}
+		}
 	}
 	return out, nil
 }
 
 // StartedBy lists living tasks, young ones only after a while.
 func (t tasks) StartedBy(ctx context.Context, cluster, startedBy string) ([]string, error) {
+	if err := t.reaches(ctx, "list tasks", cluster); err != nil {
+		return nil, err
+	}
 	arns, err := t.View.StartedBy(ctx, cluster, startedBy)
 	if err != nil {
 		return nil, err
@@ -84,7 +99,7 @@ func (t tasks) StartedBy(ctx context.Context, cluster, startedBy string) ([]stri
 	}
 	var out []string
 	for _, arn := range arns {
-		if now() >= t.w.startOf(arn).at.Add(t.w.config.ListLag) {
+		if now() >= t.w.startOf(arn).at.Add(t.w.config.ListLag) && t.w.stands(arn, cluster) {
 			out = append(out, arn)
 		}
 	}
@@ -103,6 +118,7 @@ func (t tasks) Probe(ctx context.Context, rate float64, requests []core.ProbeReq
 	for _, q := range requests {
 		t.w.sees(t.a, q.SandboxKey)
 	}
+	t.probeAbroad(ctx, requests, replies)
 	for i := range replies {
 		if t.w.ecs.mute > now() {
 			replies[i] = core.ProbeReply{RunKey: requests[i].RunKey, Reason: errMute.Reason, Healing: errMute.Healing}
@@ -117,7 +133,7 @@ func (t tasks) Probe(ctx context.Context, rate float64, requests []core.ProbeReq
 // Terminate ends an agent.
 func (t tasks) Terminate(ctx context.Context, q core.TerminateRequest) (core.TerminateReply, error) {
 	t.a.at(ctx, "terminate")
-	if err := t.silent(ctx, "terminate"); err != nil {
+	if err := t.silent(ctx, "terminate", q.Target); err != nil {
 		return core.TerminateReply{}, err
 	}
 	wrongs, lived := t.w.endWrongs(t.a, q.RunKey), t.w.fleet.Alive(q.Run)
@@ -133,7 +149,7 @@ func (t tasks) Terminate(ctx context.Context, q core.TerminateRequest) (core.Ter
 // StartAgent begins an agent.
 func (t tasks) StartAgent(ctx context.Context, target core.ExecTarget, agent core.JournalStart, input []byte) (core.JournalStarted, error) {
 	t.a.at(ctx, "start agent")
-	if err := t.silent(ctx, "start agent"); err != nil {
+	if err := t.silent(ctx, "start agent", target); err != nil {
 		return core.JournalStarted{}, err
 	}
 	wrongs := t.w.beginWrongs(agent.Run, target.TaskARN)
@@ -149,10 +165,10 @@ func (t tasks) StartAgent(ctx context.Context, target core.ExecTarget, agent cor
 
 var errMute = &core.ExecError{Reason: "target-not-connected", Healing: core.Retry}
 
-// silent fails a call while no exec session comes up.
-func (t tasks) silent(ctx context.Context, call string) error {
+// silent fails a call while no exec session comes up, in the cluster or anywhere.
+func (t tasks) silent(ctx context.Context, call string, target core.ExecTarget) error {
 	if t.w.ecs.mute <= now() {
-		return nil
+		return t.comesIn(ctx, call, target.Cluster)
 	}
 	return t.a.p.Call(ctx, call, func() error { return errMute })
 }
@@ -165,6 +181,9 @@ func (t tasks) Start(ctx context.Context, spec core.TaskSpec) (string, error) {
 			return "", err
 		}
 		return arn, nil
+	}
+	if err := t.reaches(ctx, "run task", spec.Cluster); err != nil {
+		return t.unsure(ctx, spec, err)
 	}
 	arn, err := t.View.Start(ctx, spec)
 	return t.asked(ctx, spec, arn, err)
@@ -191,6 +210,12 @@ func (t tasks) Stop(ctx context.Context, cluster, arn, reason string) (core.Task
 		})
 		return core.Task{ARN: arn, Life: core.TaskMissing}, err
 	}
+	if err := t.reaches(ctx, "stop task", cluster); err != nil {
+		return core.Task{}, err
+	}
+	if !t.w.stands(arn, cluster) {
+		return core.Task{ARN: arn, Life: core.TaskMissing}, t.a.p.Call(ctx, "stop task", func() error { return nil })
+	}
 	wrongs := t.w.stopWrongs(t.a, arn)
 	ran := t.w.lives(arn)
 	task, err := t.View.Stop(ctx, cluster, arn, reason)
@@ -211,7 +236,7 @@ func (w *world) started(spec core.TaskSpec) bool {
 	arns, _ := w.fleet.View(w.store.Process).StartedBy(context.Background(), spec.Cluster, spec.StartedBy)
 	for _, arn := range arns {
 		if w.startOf(arn).arn == "" {
-			w.ecs.tasks = append(w.ecs.tasks, taskStart{arn, core.InstanceID(spec.Token), now()})
+			w.ecs.tasks = append(w.ecs.tasks, taskStart{arn, core.InstanceID(spec.Token), now(), spec.Cluster})
 		}
 	}
 	return len(arns) > 0

@@ -39,6 +39,7 @@ func Draw(t *testing.T, seed uint64) Result {
 		cryptotest.SetGlobalRandom(t, seed)
 		config, m := drawn(rng)
 		m.keeps(&config, rand.New(rand.NewPCG(seed, 1)))
+		m.troubles(&config, rand.New(rand.NewPCG(seed, 2)))
 		w := newWorld(t, config)
 		for n := 0; n < choices && (!w.idle() || config.Keeper && n < choices/2); n++ {
 			c := m.choice(w)
@@ -102,7 +103,7 @@ func (w *world) calmDown() {
 	w.store.SetControl(core.Control{})
 	w.limits.BreakerMost = 1000
 	w.config.Skew, w.config.ListLag = 0, 0
-	w.ecs.hidden, w.ecs.blind, w.ecs.deaf, w.ecs.mute = nil, 0, 0, 0
+	w.ecs.hidden, w.ecs.blind, w.ecs.deaf, w.ecs.mute, w.ecs.farUntil, w.ecs.meter = nil, 0, 0, 0, 0, 0
 	for _, r := range w.runs { // some agents work on until their time is over
 		if r.n%2 == 0 {
 			w.agentActs(Choice{Op: OpExit}, r)
@@ -140,6 +141,7 @@ func (w *world) calmDown() {
 		w.judgeCheckpoints()
 		if w.config.Keeper && !w.broken() {
 			w.collectAll()
+			w.eraseAll()
 		}
 	}
 }

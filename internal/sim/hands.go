@@ -46,7 +46,7 @@ func (t tasks) Setup(ctx context.Context, target core.ExecTarget, id string, job
 		call = "begin setup"
 	}
 	t.a.at(ctx, call)
-	if err := t.silent(ctx, call); err != nil {
+	if err := t.silent(ctx, call, target); err != nil {
 		return core.SetupState{}, err
 	}
 	state, err := t.View.Setup(ctx, target, id, job, wait)
@@ -86,6 +86,9 @@ func (t tasks) InvokeAsync(ctx context.Context, function string, payload []byte)
 // Restore runs a task from a copy, as [tasks.Start] runs one.
 func (t tasks) Restore(ctx context.Context, spec core.TaskSpec, id core.SnapshotID) (string, error) {
 	t.a.at(ctx, "restore task")
+	if err := t.reaches(ctx, "restore task", spec.Cluster); err != nil {
+		return "", err
+	}
 	arn, err := t.View.Restore(ctx, spec, id)
 	if err != nil && !t.w.started(spec) {
 		return "", err

@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"context"
+	"errors"
 	"maps"
 	"runtime"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"testing/synctest"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
+	"github.com/sandkeeper/sandkeeper/internal/mem"
 )
 
 // execs is what an actor knows of the containers that it comes into. What ends a session
@@ -107,18 +109,9 @@ func (p ports) UpdateSandbox(ctx context.Context, key core.SandboxKey, t core.Sa
 	if !holds {
 		return p.skewed.UpdateSandbox(ctx, key, t)
 	}
-	p.a.at(ctx, t.Name())
-	p.w.holding.Lock() // at this very moment a session of whomever may end
-	before, beforeErr := p.w.store.Sandbox(context.Background(), key)
-	box, err := p.skewed.UpdateSandbox(ctx, key, t)
-	after, afterErr := p.w.store.Sandbox(context.Background(), key)
-	p.w.holding.Unlock()
-	written := beforeErr == nil && afterErr == nil && before.Exec != after.Exec && after.Exec.ExecHolder == hold.Hold.ExecHolder
-	switch at := now().Add(2 * p.w.config.Skew); {
-	case written && hold.Hold.Until != 0 && keepsOut(before.Exec, hold.Hold.ExecHolder, before.LatestRun, at):
-		p.w.accuse("%s takes the container of %s as %s, which %s has", p.a.name, before.LatestRun, hold.Hold.By, before.Exec.By)
-	case written && hold.Hold.Until == 0 && before.Exec != moved(hold.Was, p.by):
-		p.w.accuse("%s gives the container of %s back, which %s has", p.a.name, before.LatestRun, before.Exec.By)
+	box, err := p.writeHold(ctx, key, hold)
+	if p.retries && errors.Is(err, mem.ErrInjected) {
+		box, err = p.writeHold(ctx, key, hold)
 	}
 	if err == nil {
 		p.w.met("hold: " + strings.SplitN(hold.Hold.By+":", ":", 2)[0])
@@ -134,6 +127,26 @@ func (p ports) UpdateSandbox(ctx context.Context, key core.SandboxKey, t core.Sa
 			delete(p.a.execs.mine, key)
 		}
 	})
+	return box, err
+}
+
+// writeHold writes a hold, once: others act between one try and the next.
+func (p ports) writeHold(ctx context.Context, key core.SandboxKey, hold core.HoldExec) (core.Sandbox, error) {
+	p.a.at(ctx, hold.Name())
+	once := p.skewed
+	once.retries = false
+	p.w.holding.Lock() // at this very moment a session of whomever may end
+	before, beforeErr := p.w.store.Sandbox(context.Background(), key)
+	box, err := once.UpdateSandbox(ctx, key, hold)
+	after, afterErr := p.w.store.Sandbox(context.Background(), key)
+	p.w.holding.Unlock()
+	written := beforeErr == nil && afterErr == nil && before.Exec != after.Exec && after.Exec.ExecHolder == hold.Hold.ExecHolder
+	switch at := now().Add(2 * p.w.config.Skew); {
+	case written && hold.Hold.Until != 0 && keepsOut(before.Exec, hold.Hold.ExecHolder, before.LatestRun, at):
+		p.w.accuse("%s takes the container of %s as %s, which %s has", p.a.name, before.LatestRun, hold.Hold.By, before.Exec.By)
+	case written && hold.Hold.Until == 0 && before.Exec != moved(hold.Was, p.by):
+		p.w.accuse("%s gives the container of %s back, which %s has", p.a.name, before.LatestRun, before.Exec.By)
+	}
 	return box, err
 }
 
@@ -217,7 +230,7 @@ func (t tasks) HoldPages(ctx context.Context, target core.ExecTarget) (core.Page
 		}
 	}
 	t.a.at(ctx, "hold session")
-	if err := t.silent(ctx, "hold session"); err != nil {
+	if err := t.silent(ctx, "hold session", target); err != nil {
 		return nil, err
 	}
 	pages, err := t.View.HoldPages(ctx, target)
@@ -265,7 +278,7 @@ func (t tasks) Page(ctx context.Context, q core.PageRequest) (core.PageReply, er
 // ask asks for a page.
 func (t tasks) ask(ctx context.Context, q core.PageRequest, page func(context.Context, core.PageRequest) (core.PageReply, error)) (core.PageReply, error) {
 	t.a.at(ctx, "page")
-	if err := t.silent(ctx, "page"); err != nil {
+	if err := t.silent(ctx, "page", q.Target); err != nil {
 		return core.PageReply{}, err
 	}
 	out, err := page(ctx, q)

@@ -181,7 +181,7 @@ func (t tasks) Capture(ctx context.Context, q core.CaptureRequest) (core.Capture
 func (t tasks) startJob(ctx context.Context, target core.ExecTarget, job core.AgentJob) (core.AgentStarted, error) {
 	call := "start " + string(job.Kind)
 	t.a.at(ctx, call)
-	if err := t.silent(ctx, call); err != nil {
+	if err := t.silent(ctx, call, target); err != nil {
 		return "", err
 	}
 	for _, wrong := range t.w.jobWrongs(job, target.TaskARN) {

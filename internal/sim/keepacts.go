@@ -33,7 +33,7 @@ func (w *world) enterKeeper(c Choice, r *agentRun) {
 	how := c.N / (branches + 1)
 	do := map[Op]func(ctx context.Context, a *actor, key core.ThreadKey, how int){
 		OpSave: w.saveByName, OpFork: w.fork, OpDeleteHead: w.deleteHead, OpKeep: w.retain, OpCollect: w.collectObjects, OpConverse: w.converse,
-		OpVerify: w.verify, OpArtifact: w.addArtifact,
+		OpVerify: w.verify, OpArtifact: w.addArtifact, OpErase: w.deleteThread,
 	}[c.Op]
 	if c.Op == OpSave || c.Op == OpVerify {
 		key = w.threadKey(r) // where there are sandboxes
@@ -63,7 +63,7 @@ func (w *world) useful(c Choice, at core.Millis) bool {
 		return th.Head != "" && free
 	case OpKeep:
 		return free && len(w.oracle.state.Checkpoints[th.ThreadKey]) > 1
-	case OpCollect:
+	case OpCollect, OpErase:
 		return free && th.Fence > 0
 	case OpVerify:
 		th = w.oracle.threads[w.threadKey(r)]

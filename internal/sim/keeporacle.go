@@ -19,7 +19,7 @@ func (w *world) met(what string) {
 // fenced are the writes of a thread that need its fence.
 var fenced = map[string]bool{
 	"commit": true, "delete head": true, "trim": true, "raise floor": true, "begin step": true, "note step": true, "end step": true,
-	"unpin": true, "fork": true, "renew lease": true, "doubt step": true,
+	"unpin": true, "fork": true, "renew lease": true, "doubt step": true, "forget thread": true,
 }
 
 // unleased are those of them that need no lease, as long as no other was taken.
@@ -50,6 +50,9 @@ func (w *world) judgeKept(a *actor, call string, before, after mem.State) {
 		}
 	}
 	switch call {
+	case "forget thread":
+		w.judgeForgotten(a, before, after)
+		w.judgeObjects(a.name, after)
 	case "fork":
 		w.judgeFork(a, before, after)
 		w.judgeObjects(a.name, after)

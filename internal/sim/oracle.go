@@ -26,6 +26,9 @@ type oracle struct {
 	lost     map[core.RunKey]bool                 // whose loss was written on the thread
 	told     map[core.RunKey]core.CheckpointState // of whose checkpoint other systems were told, and what
 	storable map[core.RunKey]bool                 // whose workspace could be stored when everything was sound again
+
+	metered map[core.InstanceID]core.Metering // what tasks are metered by, as seen last
+	marked  map[core.RunKey]mark              // of which end a warning was noted as given
 }
 
 // judge holds the rules against what a's call changed.
@@ -41,6 +44,9 @@ func (w *world) judge(a *actor, call string) {
 	}
 	w.judgeThreads(a.name)
 	w.judgeHands(a, call)
+	w.judgeCaps(a, call)
+	w.judgeMarks(a, call)
+	w.watchLetters()
 	if call == "start capture" && a.kind == "reclaim" {
 		w.judgeBegin(a)
 	}
@@ -104,8 +110,11 @@ func (w *world) judgeRun(a *actor, r *agentRun, before, after core.Run) {
 	if before.Row == core.RowReclaim && after.Row == core.RowNone && after.ReclaimOutcome == core.ReclaimDestroyed && w.lives(after.TaskARN) {
 		w.accuse("%s says that the sandbox of run %s is gone, and its task lives (I5)", a.name, r.key)
 	}
-	if after.Hold != before.Hold || after.TTLSeconds != before.TTLSeconds || after.SpendCap != before.SpendCap || after.DetachedSince != before.DetachedSince || after.Epoch != before.Epoch {
+	if after.Hold != before.Hold || after.TTLSeconds != before.TTLSeconds || after.SpendCap != before.SpendCap || after.DetachedSince != before.DetachedSince || after.InterruptedSince != before.InterruptedSince || after.Epoch != before.Epoch {
 		r.moved = w.calls
+	}
+	if r.over == 0 && (after.Status.Terminal() || after.Ending != nil || after.CancelRequested != 0) {
+		r.over = w.calls
 	}
 	if after.Status.Terminal() && !before.Status.Terminal() {
 		w.oracle.ends++
@@ -201,7 +210,7 @@ func (w *world) judgeClaim(a *actor, r *agentRun, before, after core.Run) {
 			w.accuse("%s expires run %s before its time (I1)", a.name, r.key)
 		}
 	case end == core.EndSpendCap:
-		if !overspent(before, at) {
+		if !overspent(before, at) && !w.tenantOverspent(a, before, at) {
 			w.accuse("%s ends run %s for its spend cap, which it has not reached (I1)", a.name, r.key)
 		}
 	case end == core.EndDied || end == core.EndNeverStarted && before.TaskARN != "":
@@ -275,6 +284,7 @@ func (w *world) count(r *agentRun) {
 // judgeReport: a run is left to work on only while it may (RP-3), and no run waits for a
 // launch that is another's.
 func (w *world) judgeReport(a *actor, begun core.Millis, report core.SweepReport) {
+	w.judgeAbroad(a, begun, report)
 	for _, e := range report.Runs {
 		r := w.runs[w.index(e.RunKey.Run)]
 		run, err := w.store.Run(context.Background(), r.key)

@@ -189,6 +189,38 @@ var once = []struct {
 		{Op: "go", ID: 168, N: 40},
 		{Op: "go", ID: 157, N: 40, Fault: mem.AnswerLost},
 	}},
+}, {
+	name: "who writes a hold once more keeps nobody from writing another meanwhile",
+	script: sim.Script{Config: sim.Config{Runs: 2, Threads: 2, Retries: true, Breaker: 50, Checkpoint: core.CheckpointFinished, Keeper: true, Session: true}, Choices: []sim.Choice{
+		{Op: "begin", ID: 1},
+		{Op: "go", ID: 1, N: 40},
+		{Op: "begin", ID: 2, Run: 1},
+		{Op: "go", ID: 2, N: 40},
+		{Op: "save", ID: 3},
+		{Op: "go", ID: 3, To: "hold exec"},
+		{Op: "go", ID: 3, N: 1, Fault: mem.NotLanded},
+		{Op: "save", ID: 4, Run: 1},
+		{Op: "go", ID: 4, N: 40},
+		{Op: "go", ID: 3, N: 40},
+	}},
+}, {
+	name: "who follows a run in a session asks for its files in no second one, once another call has left the run",
+	seed: 0x6bc5545cfc8f595,
+	script: sim.Script{Config: sim.Config{
+		Runs: 8, Threads: 2, Idle: true, Breaker: 1, Skew: time.Second, ListLag: 5 * time.Second, Checkpoint: core.CheckpointFinished,
+		Keeper: true, Session: true, Hooks: 1, Copies: core.SnapshotsAfterRun, Spool: true, Follows: true, Caps: true,
+	}, Choices: []sim.Choice{
+		{Op: "tenant cap", N: 300},
+		{Op: "begin", ID: 4},
+		{Op: "go", ID: 4, N: 40},
+		{Op: "follow", ID: 138, N: 4}, // and then leaves
+		{Op: "go", ID: 138, N: 40},
+		{Op: "wait", N: 60000},
+		{Op: "follow", ID: 141, N: 6}, // the same host in another process
+		{Op: "go", ID: 141, N: 40},
+		{Op: "go", ID: 138, N: 40},
+		{Op: "go", ID: 141, N: 40},
+	}},
 }}
 
 // TestWhatOnceBroke carries every such script out again.

@@ -35,9 +35,12 @@ type Config struct {
 	Follows bool                `json:",omitempty"` // hosts follow their runs by long polls and in process, files too
 	Quota   int                 `json:",omitempty"` // sandboxes of a tenant at once; 0: any number
 
-	// Unheld says that to hold a container belongs to the step of the call before it: for
-	// scripts that count calls and are about something else.
-	Unheld bool `json:",omitempty"`
+	// Of what befalls an installation beside.
+	Deletes  bool `json:",omitempty"` // threads are deleted, and the lists of their runs lag
+	Spokes   bool `json:",omitempty"` // every second thread's sandboxes are in another account's cluster
+	Caps     bool `json:",omitempty"` // tenants have a spend cap, now and then
+	Redrives bool `json:",omitempty"` // letters that were dead are sent again
+	Warns    bool `json:",omitempty"` // other systems are told of what expires soon
 }
 
 // Script is one episode: an installation and everything that happens there.
@@ -125,6 +128,12 @@ const (
 	OpSetup    Op = "setup"    // the worker of a set-up ends; N: 0 it is done, 1 it fails, 2 it was killed
 	OpSpool    Op = "spool"    // the sandbox spools; N: 0 what is new, 1 all, 2 a piece from the middle, 3 what it wrote before
 	OpArtifact Op = "artifact" // somebody adds one to the thread, as of the keeper
+
+	OpErase     Op = "delete thread" // as of the keeper
+	OpSpoke     Op = "spoke fails"   // N: for how many seconds, times four, and how
+	OpTenantCap Op = "tenant cap"    // what N seconds of a task cost, for each tenant; 0: none
+	OpMeter     Op = "meter breaks"  // for N seconds
+	OpRedrive   Op = "redrive"       // of a letter about the run; N: which, from the newest
 )
 
 // String writes a choice as Go source.
@@ -234,6 +243,34 @@ func (m *maker) keeps(c *Config, rng *rand.Rand) {
 	}
 	for _, w := range weights {
 		w.n *= []int{0, 1, 1, 3}[rng.IntN(4)]
+		m.weights = append(m.weights, w)
+		m.total += w.n
+	}
+}
+
+// troubles draws what befalls an installation beside, from a source of its own as keeps.
+func (m *maker) troubles(c *Config, rng *rand.Rand) {
+	var weights []weight
+	if c.Spokes = rng.IntN(4) == 0; c.Spokes {
+		c.Threads = min(max(c.Threads, 2), c.Runs)
+		weights = append(weights, weight{OpSpoke, 16})
+	}
+	if c.Redrives = rng.IntN(4) == 0; c.Redrives {
+		weights = append(weights, weight{OpRedrive, 60})
+	}
+	if c.Warns = rng.IntN(4) == 0; c.Warns {
+		weights = append(weights, weight{OpExtend, 20}, weight{OpHold, 8}, weight{OpUntil, 60}, weight{OpSweep, 90})
+	}
+	if c.Caps = c.Session && rng.IntN(3) == 0; c.Caps {
+		if rng.IntN(3) > 0 { // it is there from the beginning
+			m.next = []Choice{{Op: OpTenantCap, N: []int{100, 300, 1000, 3000}[rng.IntN(4)]}}
+		}
+		weights = append(weights, weight{OpTenantCap, 16}, weight{OpMeter, 8}, weight{OpRenew, 60})
+	}
+	if c.Deletes = c.Session && rng.IntN(3) == 0; c.Deletes {
+		weights = append(weights, weight{OpErase, 60})
+	}
+	for _, w := range weights {
 		m.weights = append(m.weights, w)
 		m.total += w.n
 	}
@@ -364,12 +401,14 @@ var crucial = map[string]bool{
 	"close row": true, "stop launch": true, "mark idle": true, "reclaim done": true, "put intent": true, "run task": true,
 	"launched": true, "start agent": true, "renew": true, "lapse": true, "hold": true, "hold exec": true,
 	"note snapshot": true, "restore task": true, "drop snapshots": true, "add bearer": true, "resumed": true,
+	"announce": true, "mark warned": true, "start meter": true, "note price": true,
 }
 
 // crucialToKeep are those of the keeper.
 var crucialToKeep = map[string]bool{
 	"commit": true, "fork": true, "delete head": true, "trim": true, "raise floor": true, "unpin": true, "delete object": true, "begin step": true,
 	"end step": true, "note step": true, "put conversation": true, "put artifact": true, "acquire lease": true, "list pins": true, "list objects": true,
+	"forget thread": true,
 }
 
 // rival lets another cross an actor that is about to make such a call, as far as it
@@ -460,6 +499,16 @@ func (m *maker) number(op Op) int {
 			return m.among(0, 0, 0, 0, 0, 0, 1, 2, 3, 3, 4, 4, 5, 6, 12)
 		}
 		return m.among(0, 0, 0, 0, 1, 2)
+	case OpSpoke:
+		return 4*m.among(20, 60, 200, 400) + m.among(farRefuses, farSlow, farSilent)
+	case OpTenantCap:
+		return m.among(0, 100, 300, 1000, 3000)
+	case OpMeter:
+		return m.among(30, 200, 600)
+	case OpRedrive:
+		return m.among(0, 0, 0, 1, 2)
+	case OpErase:
+		return m.among(0, 0, 0, 1, 1, 2, 3, 4) + (branches+1)*m.among(eraseCounts, eraseAll, eraseAll, eraseAll, eraseUnused, eraseUnused)
 	case OpSave, OpVerify, OpFork, OpDeleteHead, OpKeep, OpCollect, OpConverse, OpArtifact:
 		return m.among(0, 0, 0, 0, 1, 1, 2, 3, 4) + (branches+1)*m.among(0, 1, 2, 2, 3)
 	}
@@ -514,6 +563,10 @@ func (w *world) can(op Op, r *agentRun, again bool) bool {
 		return w.config.SetUp && w.working(r, seen)
 	case OpSpool:
 		return w.config.Spool && seen.TaskARN != "" && (r.spooled < len(r.written) || again)
+	case OpRedrive:
+		return w.config.Redrives && slices.ContainsFunc(w.sent, func(m message) bool { return m.run == r.key.Run && m.times > 0 })
+	case OpErase:
+		return w.config.Deletes
 	case OpFork, OpDeleteHead, OpKeep, OpCollect, OpConverse, OpArtifact:
 		return w.config.Keeper && (again || len(w.keep.stored) > 0)
 	case OpCapture, OpCaptureDie:
@@ -564,7 +617,7 @@ func (m *maker) faulty() mem.Fault {
 func (o Op) spawns() bool {
 	switch o {
 	case OpGo, OpWait, OpUntil, OpWrite, OpRewrite, OpExit, OpDie, OpTrap, OpTask, OpHide, OpForget, OpBlind, OpDeaf, OpMute, OpLag, OpCaptureDie,
-		OpSetup, OpSpool:
+		OpSetup, OpSpool, OpSpoke, OpTenantCap, OpMeter:
 		return false
 	}
 	return true

@@ -49,6 +49,9 @@ func (w *world) definition(r *agentRun) *core.Definition {
 	if w.config.Hooks > 0 {
 		d.Hooks = core.HookPlan{Ready: hookFunction, Error: hookFunction, Destroyed: hookFunction}
 	}
+	if w.config.Spokes {
+		d.Task.Cluster = w.clusterOf(r)
+	}
 	d.Snapshots, d.FileEvents.Enabled = w.config.Copies, w.config.Follows
 	return d
 }

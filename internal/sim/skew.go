@@ -250,6 +250,14 @@ func (s skewed) PutNote(ctx context.Context, key core.RunKey, n core.Note) error
 	return s.Process.PutNote(ctx, key, moved(n, s.by))
 }
 
+func (s skewed) MarkWarned(ctx context.Context, key core.RunKey, was, end core.Millis) error {
+	return s.Process.MarkWarned(ctx, key, moved(was, s.by), moved(end, s.by))
+}
+
+func (s skewed) Spent(ctx context.Context, tenants []core.TenantID, now core.Millis) (map[core.TenantID]core.Spending, error) {
+	return s.Process.Spent(ctx, tenants, now.Add(s.by))
+}
+
 func (s skewed) Cursor(ctx context.Context, shard int) (core.Cursor, error) {
 	c, err := s.Process.Cursor(ctx, shard)
 	return back(s, c, err)

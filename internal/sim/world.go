@@ -43,6 +43,8 @@ type world struct {
 	plan   []core.PlanEntry
 	nonces int
 
+	tenantCap core.Dollars // as actors that come are told
+
 	acting   *actor // whose step it is
 	call     string // which
 	steps    int    // choices, and in the end operations
@@ -83,6 +85,7 @@ type agentRun struct {
 
 	rowOf core.InstanceID // its instance whose ledger row was seen first
 	rowAt int             // at this call
+	over  int             // the call in which its end was decided
 }
 
 // host is a process outside that drives a run.
@@ -108,6 +111,9 @@ func Limits(c Config) core.Limits {
 	l.NoteGap, l.NoteEvery, l.ReclaimBackoffMax = 2*time.Minute, 3*time.Minute, 5*time.Minute
 	l.BreakerWindow, l.BreakerMost = 5*time.Minute, c.Breaker
 	l.CheckpointHold, l.CaptureMost = 4*time.Minute, 10*time.Minute
+	if c.Warns {
+		l.ExpiringBefore = 90 * time.Second
+	}
 	return l
 }
 
@@ -124,6 +130,7 @@ func newWorld(t testing.TB, c Config) *world {
 	}
 	w.counts, w.oracle.state, w.closed, w.tried = map[string]int{}, store.State(), map[core.InstanceID]bool{}, map[string]bool{}
 	w.fleet.SetupsByHand, w.fleet.FailsHook = true, w.hookFails
+	w.oracle.metered, w.oracle.marked = map[core.InstanceID]core.Metering{}, map[core.RunKey]mark{}
 	w.oracle.lost, w.oracle.storable = map[core.RunKey]bool{}, map[core.RunKey]bool{}
 	for n := range c.Runs {
 		tenant := core.TenantID("acme")
@@ -276,21 +283,31 @@ const (
 
 func (w *world) sweep(a *actor) *core.Sweep {
 	p, tasks := w.ports(a), w.tasks(a)
-	return &core.Sweep{
+	s := &core.Sweep{
 		Runs: p, Index: p, Log: &core.LogWriter{Log: p, Blobs: p, Inline: w.limits.InlineSegment}, Sandboxes: p, Ledger: p,
 		Due: p, Tasks: tasks, Lister: tasks, Prober: tasks, Journals: tasks, Queue: p, Controls: p, Breaker: p, Notes: p,
-		Cursors: p, Budget: p, Limits: w.limits, Install: install, Provider: provider, Cluster: cluster, StopLeaks: true,
+		Cursors: p, Budget: p, Limits: w.limitsOf(a), Install: install, Provider: provider, Cluster: cluster, StopLeaks: true,
 		Checkpoint: w.config.Checkpoint,
 		Logger:     slog.New(slog.DiscardHandler),
 		Spool:      w.spool(p),
 	}
+	if w.config.Caps {
+		s.Meters = p
+	}
+	if w.config.Warns {
+		s.Announcer = teller{w, a}
+	}
+	if w.config.Spokes {
+		s.Abroad = []string{abroad}
+	}
+	return s
 }
 
 func (w *world) reclaimer(a *actor) *core.Reclaimer {
 	p, tasks := w.ports(a), w.tasks(a)
 	c := &core.Reclaimer{
 		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Tasks: tasks, Stopper: tasks, Controls: p, Breaker: p,
-		Checkpoints: tasks, Threads: p, Announcer: w, Provider: provider, Limits: w.limits,
+		Checkpoints: tasks, Threads: p, Announcer: w, Provider: provider, Limits: w.limitsOf(a),
 	}
 	if w.config.Release {
 		c.OnFailure = core.ReleaseOnFailure
@@ -304,11 +321,15 @@ func (w *world) reclaimer(a *actor) *core.Reclaimer {
 
 func (w *world) launcher(a *actor) *core.Launcher {
 	p, tasks := w.ports(a), w.tasks(a)
-	return &core.Launcher{
+	l := &core.Launcher{
 		Runs: p, Sandboxes: p, Ledger: p, Transactions: p, Describer: tasks, Queue: p,
 		Provider: core.TaskProvider{TaskAPI: tasks, AgentStarter: tasks},
-		Threads:  p, Announcer: w, Limits: w.limits, Install: install, Snapshots: w.copies(tasks), Quota: core.Quota{Each: w.config.Quota},
+		Threads:  p, Announcer: w, Limits: w.limitsOf(a), Install: install, Snapshots: w.copies(tasks), Quota: core.Quota{Each: w.config.Quota},
 	}
+	if w.config.Caps {
+		l.Meters = p
+	}
+	return l
 }
 
 func (w *world) operator(a *actor) *core.Operator {

@@ -49,6 +49,12 @@ const (
 	follows    = "internal/core/session_follow.go"
 	sealings   = "internal/core/session_finish.go"
 	starting   = "internal/core/agentstart.go"
+	forgets    = "internal/core/forget.go"
+	examines   = "internal/core/examine.go"
+	audits     = "internal/core/daily.go"
+	spends     = "internal/core/spend.go"
+	warnings   = "internal/core/warn.go"
+	debts      = "internal/core/operator_redrive.go"
 )
 
 func one(name, file, old, new string) mutation {
@@ -590,6 +596,105 @@ var mutations = []mutation{
 	one("a finish does not end the session that its host holds", sealings, `	defer s.giveWay(ctx, q.RunKey)()
 	r, waiting, err := s.seal(ctx, r)`, `	r, waiting, err := s.seal(ctx, r)`),
 	one("a step takes the next one for its own", starting, `	if own := q.mine(th); err == nil && own != nil {`, `	if own := th.Step; err == nil && own != nil {`),
+
+	// Threads that are deleted.
+	one("a thread is deleted while a run of it lives", forgets,
+		`		lives = !r.Status.Terminal() || r.Row != RowNone || r.Checkpoint.State == CheckpointMoved`,
+		`		lives = r.Checkpoint.State == CheckpointMoved`),
+	one("a thread is deleted whose workspace a task owes still", forgets, ` || r.Checkpoint.State == CheckpointMoved
+`, `
+`),
+	one("a thread is deleted whose sandbox is kept", forgets, `	return last, d.bare(ctx, kept)`, `	return last, nil`),
+	one("a deletion does not ask whether a run has begun since", forgets, ` && th.BegunAt == t.BegunAt, used}`, `, used}`),
+	one("a deletion takes the list of runs for whole", forgets, `	case th.BegunAt != 0 && now.Sub(th.BegunAt) < IndexLag:
+		return d.refused(liveRun)
+`, ``),
+	one("retention deletes what is used", forgets, `	if d.q.UnusedSince != 0 && last >= d.q.UnusedSince {`, `	if d.q.UnusedSince != 0 && last < 0 {`),
+	{name: "a deletion does not ask the operator", file: forgets, edits: []edit{
+		{`	if why, err := k.settings(ctx, ofRetention); err != nil || why != "" {
+		return d.report, cmp.Or(err, d.refused(why))
+	}
+`, `	_ = cmp.Or("")
+`},
+		{`	if err := d.holds.allowed(ctx, "delete", ofRetention); err != nil {
+		return err
+	}
+	if _, err := d.lastRun(ctx); err != nil {`, `	if _, err := d.lastRun(ctx); err != nil {`},
+	}},
+
+	// Spokes that fail.
+	one("a spoke that fails knows none of its tasks", examines, `		s.Logger.ErrorContext(ctx, "describe tasks", "err", err)
+`, `		for _, i := range batch {
+			x.evidences[i].task.Life = TaskGone
+		}
+`),
+	{name: "a spoke that fails keeps others from being examined", file: examines, edits: []edit{
+		{`			s.describeBatch(ctx, x, clusters[c], batches[n])
+`, `			if len(x.report.Errors) == 0 {
+				s.describeBatch(ctx, x, clusters[c], batches[n])
+			}
+`},
+		{`		s.Logger.ErrorContext(ctx, "describe tasks", "err", err)
+`, `		x.report.Errors = append(x.report.Errors, err.Error())
+`},
+	}},
+	one("a task abroad is looked for at home", settle, `s.Tasks.StartedBy(ctx, row.Cluster, `, `s.Tasks.StartedBy(ctx, s.Cluster, `),
+	one("a task abroad is stopped at home", reclaim, `	return c.Stopper.Stop(ctx, row.Cluster, `, `	return c.Stopper.Stop(ctx, "", `),
+	one("an audit ends with a spoke that fails", audits, `	for c, cluster := range clusters {
+		if failed[c] != nil {`, `	if err := errors.Join(failed...); err != nil {
+		return err
+	}
+	for c, cluster := range clusters {
+		if failed[c] != nil {`),
+	one("an audit says nothing of a spoke that fails", audits, `	return errors.Join(failed...)`, `	return failed[0]`),
+
+	// What tenants may spend.
+	one("a meter that cannot be read has spent its cap", decide, ` || p.spending[r.Tenant].over(p.limits.TenantSpendCap)
+}`, ` || p.limits.TenantSpendCap > 0 && (p.spending[r.Tenant] == Spending{} || p.spending[r.Tenant].over(p.limits.TenantSpendCap))
+}`),
+	one("what one tenant has spent ends another's runs", warnings, `		s.Logger.WarnContext(ctx, "read meters", "err", err)
+	}
+`, `		s.Logger.WarnContext(ctx, "read meters", "err", err)
+	}
+	for _, id := range tenants {
+		for _, other := range all {
+			if other.Spent > all[id].Spent {
+				all[id] = other
+			}
+		}
+	}
+`),
+	one("an end for a cap does not look at the hold again", transition,
+		`t.Ending != EndExpired && t.Ending != EndSpendCap || !r.Hold.Live(t.Now)`, `t.Ending != EndExpired || !r.Hold.Live(t.Now)`),
+	one("a task is metered from when somebody asks", spends, `		since := tasks[0].CreatedAt
+`, `		since := nowMillis()
+`),
+
+	// Letters that are sent again.
+	one("a letter is owed whose mark is gone", debts, `		case err == nil && r.Row == RowReclaim && r.Instance == job.Instance:`, `		case err == nil && r.Instance == job.Instance:`),
+	one("a condemned task is no debt", debts, `	return row.State == LedgerStopping, fmt`, `	return row.State == LedgerIntent, fmt`),
+	one("a late letter ends a sandbox that is kept", reclaim, `	case r.Row != RowReclaim || r.Instance != a.job.Instance:
+		return ReclaimNotFound, nil // a late duplicate: the mark is gone
+`, `	case r.Instance != a.job.Instance:
+		return ReclaimNotFound, nil
+`),
+
+	// Warnings.
+	one("a warning is given with each sweep", warnings, `		if note.Warned != w.key {`, `		if note.Warned != w.key || w.key != 0 {`),
+	{name: "a run is warned of an end that is decided", file: warnings, edits: []edit{
+		{`	if r.Status.Terminal() || r.Ending != nil || r.CancelRequested != 0 || r.Sealed != nil || ending(r, e, now, p) != "" {`, `	if r.Status.Terminal() {`},
+		{`		if ok && (d.act == actLeave && d.outcome != NotClaimed || d.act == actAsk) {`, `		if ok && d.outcome != NotClaimed {`},
+	}},
+	one("a warning is of the end that an extension has moved", warnings, `seconds(r.TTLSeconds, l.RunTTL))
+	}
+	return 0`, `l.RunTTL)
+	}
+	return 0`),
+	one("a note forgets the warning", notes, `	next := n
+	next.At = now
+`, `	next := n
+	next.At, next.Warned = now, 0
+`),
 
 	// The operator.
 	one("hold does not look at the ledger row", operate,
