@@ -265,7 +265,7 @@ func (m *maker) troubles(c *Config, rng *rand.Rand) {
 		if rng.IntN(3) > 0 { // it is there from the beginning
 			m.next = []Choice{{Op: OpTenantCap, N: []int{100, 300, 1000, 3000}[rng.IntN(4)]}}
 		}
-		weights = append(weights, weight{OpTenantCap, 16}, weight{OpMeter, 8}, weight{OpRenew, 60})
+		weights = append(weights, weight{OpTenantCap, 16}, weight{OpMeter, 8}, weight{OpRenew, 60}, weight{OpDetach, 60}, weight{OpSweep, 60})
 	}
 	if c.Deletes = c.Session && rng.IntN(3) == 0; c.Deletes {
 		weights = append(weights, weight{OpErase, 60})
@@ -502,7 +502,7 @@ func (m *maker) number(op Op) int {
 	case OpSpoke:
 		return 4*m.among(20, 60, 200, 400) + m.among(farRefuses, farSlow, farSilent)
 	case OpTenantCap:
-		return m.among(0, 100, 300, 1000, 3000)
+		return m.among(0, 20, 60, 200, 1000)
 	case OpMeter:
 		return m.among(30, 200, 600)
 	case OpRedrive:

@@ -137,6 +137,8 @@ var common = []string{
 	"finish refused: still-producing", "tail", "tailed to the end", "list",
 	"set-up working", "set-up done", "a ready hook answers", "begin refused: hook-failed", "hook error", "hook destroyed", "a copy is taken",
 	"adopt", "adopted", "begin refused: quota", "begin refused: another-definition", "artifact added",
+	"thread deleted", "delete thread refused: live-run", "delete thread: nothing", "a spoke refuses", "a spoke is slow", "a spoke is silent",
+	"metered", "a meter is broken", "begin refused: spend-cap", "redriven", "a letter is settled", "warned: expired",
 	"follow", "a session is held", "hold: tail", "hold: files", "hold: drain", "hold: setup", "hold: step", "busy",
 }
 

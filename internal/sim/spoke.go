@@ -190,7 +190,7 @@ func (w *world) judgeAbroad(a *actor, begun core.Millis, report core.SweepReport
 // judgeAudit: what a spoke does not tell is an error, and keeps nobody from being audited
 // at home (I10).
 func (w *world) judgeAudit(a *actor, begun core.Millis, report core.DailyReport, err error) {
-	if !w.config.Spokes || a.faulty || !a.read {
+	if !w.config.Spokes || a.faulty || !a.read || now().Sub(begun) > w.limits.SweepTimeout/2 {
 		return
 	}
 	if w.homeSound(begun) && !report.Home {

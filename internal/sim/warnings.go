@@ -49,14 +49,15 @@ func (w *world) judgeWarning(a *actor, n core.Notice) {
 	r := w.runs[w.index(n.Run)]
 	run := w.oracle.seen[r.key]
 	due, noted := n.Due.Add(a.skew), w.oracle.marked[r.key]
-	tenant := n.Reason == string(core.EndSpendCap) && !near(due, capAt(run))
+	own := near(due, w.expiry(run)) || near(due, capAt(run)) || near(due, run.Hold.Until)
+	tenant := n.Reason == string(core.EndSpendCap) && !own
 	w.met("warned: " + n.Reason)
 	switch {
 	case r.over != 0 && r.over <= a.begun:
 		w.accuse("%s warns of the end of run %s, which is decided already", a.name, r.key)
 	case n.Due < a.came && !a.kept:
 		w.accuse("%s warns of the end of run %s, which was due before it came", a.name, r.key)
-	case tenant && !w.config.Caps, !tenant && r.moved < a.begun && !near(due, w.expiry(run)) && !near(due, capAt(run)) && !near(due, run.Hold.Until):
+	case r.moved < a.begun && !own && !(tenant && w.config.Caps):
 		w.accuse("%s warns of an end of run %s at %s, and it has none then", a.name, r.key, due.Time())
 	}
 	if tenant && w.config.Skew == 0 {
