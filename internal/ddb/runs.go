@@ -1,10 +1,10 @@
 package ddb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 
@@ -257,18 +257,17 @@ const batchWidth = 8
 
 // Load reads records, absent ones left out. One that does not parse comes back apart.
 func (s *Runs) Load(ctx context.Context, keys []core.RunKey) ([]core.Run, []core.Unreadable, error) {
-	distinct := map[string]item{} // DynamoDB refuses a key asked for twice
-	for _, k := range keys {
-		distinct[runPK(k)] = key(runPK(k), skRun)
-	}
-	chunks := slices.Collect(slices.Chunk(slices.Collect(maps.Values(distinct)), batch))
-	answers := make([]loaded, len(chunks))
+	chunks := slices.Collect(slices.Chunk(distinct(keys), batch))
+	// A record is large and a sweep reads thousands: each is held once, here, while more
+	// of them come.
+	all := loaded{runs: make([]core.Run, 0, len(keys))}
+	errs := make([]error, len(chunks))
 	next := make(chan int)
 	var wg sync.WaitGroup
 	for range min(batchWidth, len(chunks)) {
 		wg.Go(func() {
 			for i := range next {
-				answers[i].err = s.load(ctx, chunks[i], &answers[i])
+				errs[i] = s.load(ctx, chunks[i], &all)
 			}
 		})
 	}
@@ -277,27 +276,40 @@ func (s *Runs) Load(ctx context.Context, keys []core.RunKey) ([]core.Run, []core
 	}
 	close(next)
 	wg.Wait()
-	var all loaded
-	for _, a := range answers {
-		if a.err != nil {
-			return nil, nil, fmt.Errorf("load %d runs: %w", len(keys), a.err)
-		}
-		all.runs, all.bad = append(all.runs, a.runs...), append(all.bad, a.bad...)
+	if err := cmp.Or(errs...); err != nil {
+		return nil, nil, fmt.Errorf("load %d runs: %w", len(keys), err)
 	}
 	return all.runs, all.bad, nil
 }
 
-// loaded is what one batch brought.
+// distinct are the partition keys of records, each once: DynamoDB refuses a key asked for
+// twice.
+func distinct(keys []core.RunKey) []string {
+	seen, pks := make(map[string]bool, len(keys)), make([]string, 0, len(keys))
+	for _, k := range keys {
+		if pk := runPK(k); !seen[pk] {
+			seen[pk] = true
+			pks = append(pks, pk)
+		}
+	}
+	return pks
+}
+
+// loaded is what all batches brought so far.
 type loaded struct {
+	mu   sync.Mutex
 	runs []core.Run
 	bad  []core.Unreadable
-	err  error
 }
 
 // errUnprocessed tells that a batch did not get through, however often it was sent.
 var errUnprocessed = errors.New("keys left unprocessed")
 
-func (s *Runs) load(ctx context.Context, keys []item, into *loaded) error {
+func (s *Runs) load(ctx context.Context, pks []string, into *loaded) error {
+	keys := make([]item, len(pks))
+	for i, pk := range pks {
+		keys[i] = key(pk, skRun)
+	}
 	for try := range conflictTries {
 		request := map[string]types.KeysAndAttributes{s.table: {Keys: keys, ConsistentRead: new(true)}}
 		answer, err := send(ctx, s.client.BatchGetItem, &dynamodb.BatchGetItemInput{RequestItems: request})
@@ -323,6 +335,8 @@ func (s *Runs) load(ctx context.Context, keys []item, into *loaded) error {
 func (l *loaded) add(it item) error {
 	r, err := decodeRun(it)
 	if err == nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
 		l.runs = append(l.runs, r)
 		return nil
 	}
@@ -334,6 +348,8 @@ func (l *loaded) add(it item) error {
 	if parse != nil {
 		return errors.Join(err, parse)
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.bad = append(l.bad, core.Unreadable{RunKey: k, Err: err})
 	return nil
 }

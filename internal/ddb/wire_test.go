@@ -420,6 +420,54 @@ func TestLoadAsksAgainForWhatWasLeft(t *testing.T) {
 	}
 }
 
+// TestLoadHoldsEachRecordOnce, however many there are: they come by batches side by side,
+// each in two requests, and there is room from the beginning for those that are asked for.
+func TestLoadHoldsEachRecordOnce(t *testing.T) {
+	var v *wire
+	client, v := dial(t, func(n int, _ string, w http.ResponseWriter) {
+		v.mu.Lock()
+		keys := v.requests[n-1].Body.RequestItems["runs"].Keys
+		v.mu.Unlock()
+		left := keys[:0:0]
+		if len(keys) == 100 {
+			keys, left = keys[:70], keys[70:]
+		}
+		var items []string
+		for _, k := range keys {
+			run := strings.TrimPrefix(fmt.Sprint(k["pk"]["S"]), "a#")
+			items = append(items, fmt.Sprintf(`{"pk":{"S":"a#%s"},"sk":{"S":"run"},"v":{"N":"1"},"tenant":{"S":"a"},"run":{"S":"%s"},"status":{"S":"running"}}`, run, run))
+		}
+		unprocessed := map[string]any{}
+		if len(left) > 0 {
+			unprocessed["runs"] = map[string]any{"Keys": left}
+		}
+		text, err := json.Marshal(unprocessed)
+		if err != nil {
+			t.Error(err)
+		}
+		_, _ = fmt.Fprintf(w, `{"Responses":{"runs":[%s]},"UnprocessedKeys":%s}`, strings.Join(items, ","), text)
+	})
+	want := map[core.RunKey]bool{}
+	var keys []core.RunKey
+	for i := range 1234 {
+		k := core.RunKey{Tenant: "a", Run: core.RunID(fmt.Sprint("r", i))}
+		want[k], keys = true, append(keys, k)
+	}
+	got, apart, err := ddb.NewRuns(client, "runs").Load(t.Context(), keys)
+	if err != nil || len(apart) > 0 || cap(got) != len(keys) {
+		t.Fatalf("Load brings %d runs in room for %d, %d apart, %v; want room for %d", len(got), cap(got), len(apart), err, len(keys))
+	}
+	for _, r := range got {
+		if !want[r.RunKey] {
+			t.Errorf("run %s came twice, or was not asked for", r.RunKey)
+		}
+		delete(want, r.RunKey)
+	}
+	if len(want) > 0 || len(v.requests) != 12*2+1 {
+		t.Errorf("%d runs did not come, in %d requests", len(want), len(v.requests))
+	}
+}
+
 func TestARecordThatDoesNotParseComesBackApart(t *testing.T) {
 	good := `{"pk":{"S":"a#r"},"sk":{"S":"run"},"v":{"N":"1"},"tenant":{"S":"a"},"run":{"S":"r"},"status":{"S":"running"}}`
 	bad := `{"pk":{"S":"a#bad"},"sk":{"S":"run"},"v":{"N":"9"},"tenant":{"S":"a"},"run":{"S":"bad"},"status":{"S":"running"}}`
