@@ -187,6 +187,9 @@ func (c *checkpointsRestore) there(ctx context.Context, in *installation, out *c
 	if err != nil {
 		return err
 	}
+	if err := in.keptBack(ctx, v.ThreadKey, at.run); err != nil {
+		return err
+	}
 	var wanted core.ListedCheckpoint
 	if err := in.checkpoint(ctx, "show", v.ThreadKey, threadCheckpoint{v.ThreadKey, v.Checkpoint}, &wanted); err != nil {
 		return err
@@ -343,6 +346,21 @@ func (in *installation) sandboxOf(ctx context.Context, key core.ThreadKey, run c
 		}
 	}
 	return liveSandbox{}, &refusedError{text: fmt.Sprintf("restore %s: no run of it has a sandbox that lives on: --to restores into a directory here", key)}
+}
+
+// keptBack refuses what the function would refuse too, once it has the thread: before a safety
+// checkpoint is made that nothing comes after.
+func (in *installation) keptBack(ctx context.Context, key core.ThreadKey, r core.Run) error {
+	control, err := in.controls().Control(ctx)
+	switch {
+	case err != nil:
+		return err
+	case control.Frozen:
+		return &core.RefusedError{Op: "restore", Record: key.String(), Why: core.WithheldFrozen}
+	case r.Hold.Live(core.MillisOf(time.Now())):
+		return &core.RefusedError{Op: "restore", Record: key.String(), Why: core.WithheldHeld}
+	}
+	return nil
 }
 
 // recordOf records who does what to a thread, and why, before it is done.

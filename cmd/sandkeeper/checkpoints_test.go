@@ -557,3 +557,26 @@ func TestAnEntryOfAnyNameIsShown(t *testing.T) {
 		t.Errorf("its line is %q", got)
 	}
 }
+
+// TestWhatIsHeldOrFrozenIsNotRestoredInto: it is refused before a checkpoint of what is there is
+// made, and the refusal says what to do.
+func TestWhatIsHeldOrFrozenIsNotRestoredInto(t *testing.T) {
+	w := installed(t)
+	r := w.kept(t, "not-replaced")
+	restore := []string{"checkpoints", "restore", threadOf(r), "not-replaced-1", "--why", "look", "--yes"}
+	refused := func(want string) {
+		t.Helper()
+		w.unchanged(t, func() {
+			if a := sandkeeper(t, restore...).wants(t, exitRefused); !strings.Contains(a.err, want) {
+				t.Errorf("it says %s", a.err)
+			}
+		})
+	}
+	sandkeeper(t, "hold", r.RunKey.String(), "--for", "4h", "--why", "look").wants(t, exitDone)
+	refused("refused: held: an operator holds it until a time that sandkeeper runs shows; sandkeeper release takes that back")
+	sandkeeper(t, "release", r.RunKey.String(), "--why", "look", "--yes").wants(t, exitDone)
+	sandkeeper(t, "freeze", "--why", "look").wants(t, exitDone)
+	t.Cleanup(func() { sandkeeper(t, "thaw", "--why", "look", "--yes").wants(t, exitDone) })
+	refused("refused: frozen: the installation is frozen")
+	holds(t, w.workDir(t, r), "src/a.go", "third")
+}

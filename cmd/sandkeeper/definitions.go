@@ -27,8 +27,8 @@ type definitionView struct {
 	Version int    `json:"version"`
 	Task    string `json:"taskDefinition"`
 	Hash    string `json:"workspaceHash"` // of what makes two sandboxes interchangeable
-	Secrets int    `json:"secrets"`
-	Tools   int    `json:"tools"`
+	Secrets int    `json:"secrets"`       // how many
+	Tools   int    `json:"tools"`         // how many
 }
 
 func viewDefinition(d core.Definition) (definitionView, error) {
@@ -120,7 +120,7 @@ func readDefinition(name string) (core.Definition, error) {
 	if name != "-" {
 		var err error
 		if file, err = os.Open(name); err != nil {
-			return core.Definition{}, badInput("%v", err)
+			return core.Definition{}, badInput("read definition: want a file, or a directory of files: %v", err)
 		}
 		defer file.Close()
 	}

@@ -21,6 +21,9 @@ func TestDefinitionsArePutListedAndShown(t *testing.T) {
 		}
 	}
 	put := []string{"definitions", "put", file, "--why", "a test"}
+	if a := sandkeeper(t, "definitions", "put", file+"x", "--why", "a test").wants(t, exitUsage); !strings.Contains(a.err, "read definition: want a file, or a directory of files: ") {
+		t.Errorf("a file that is not there: %q", a.err)
+	}
 	write(text)
 	w.unchanged(t, func() {
 		sandkeeper(t, append(put, "--dry-run")...).wants(t, exitDone)

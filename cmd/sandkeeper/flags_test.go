@@ -53,6 +53,9 @@ func TestBadInputIsOneClearErrorAndExitCode2(t *testing.T) {
 		"a run without an argument":    {[]string{"show"}, `expected "<run>"`},
 		"where to look it up":          {[]string{"checkpoints", "diff"}, "see sandkeeper checkpoints diff --help"},
 		"a tenant without a run":       {[]string{"-/run-1"}, "unexpected argument -/run-1"},
+		"an address of everybody":      {[]string{"local", "--addr", "0.0.0.0:1"}, `addr: want a loopback address and a port, like 127.0.0.1:4570, got "0.0.0.0:1"`},
+		"an address without a port":    {[]string{"local", "--addr", "127.0.0.1"}, `want a loopback address and a port, like 127.0.0.1:4570, got "127.0.0.1"`},
+		"events for somebody else":     {[]string{"local", "--events-endpoint", "http://events.example.test"}, `"http://events.example.test" is not loopback`},
 		"a position that is no number": {[]string{"logs", "a/b", "--from", "end"}, "end"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -73,9 +76,11 @@ func TestLocalRefusesWhatIsNotThisMachine(t *testing.T) {
 		args []string
 		says string
 	}{
-		"a foreign endpoint by flag":        {nil, []string{"--endpoint-url", "https://dynamodb.example.test"}, "AWS_ENDPOINT_URL is not a loopback URL"},
+		"a foreign endpoint by flag":        {nil, []string{"--endpoint-url", "https://dynamodb.example.test"}, "--endpoint-url is not a loopback URL"},
 		"a foreign endpoint by environment": {map[string]string{"AWS_ENDPOINT_URL": "http://10.0.0.1:4566"}, nil, "AWS_ENDPOINT_URL is not a loopback URL"},
 		"one foreign service among others": {map[string]string{"AWS_ENDPOINT_URL": "http://127.0.0.1:4566", "AWS_ENDPOINT_URL_ECS": "https://ecs.example.test"}, nil,
+			"AWS_ENDPOINT_URL_ECS is not a loopback URL"},
+		"a foreign service beside one by flag": {map[string]string{"AWS_ENDPOINT_URL_ECS": "https://ecs.example.test"}, []string{"--endpoint-url", "http://127.0.0.1:4566"},
 			"AWS_ENDPOINT_URL_ECS is not a loopback URL"},
 		"a name that may resolve to anything": {nil, []string{"--endpoint-url", "http://127.0.0.1.example.test"}, "not a loopback URL"},
 		"no endpoint at all":                  {nil, nil, "AWS_ENDPOINT_URL is not set"},
@@ -199,6 +204,15 @@ func TestAWrongNameLeadsToTheRightOne(t *testing.T) {
 func TestWithoutACommandTheHelpIsPrinted(t *testing.T) {
 	if a := tool(t, "").wants(t, exitDone); !strings.Contains(a.out, "Usage: sandkeeper") || a.err != "" {
 		t.Errorf("stdout %q, stderr %q", a.out, a.err)
+	}
+}
+
+// TestWhereNobodyListensIsSaid with where that may come from.
+func TestWhereNobodyListensIsSaid(t *testing.T) {
+	t.Setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+	a := tool(t, "", "--local", "runs").wants(t, exitFailed)
+	if !strings.HasSuffix(a.err, "connection refused: nobody listens there: look at --endpoint-url and the AWS_ENDPOINT_URL variables\n") {
+		t.Errorf("stderr %q", a.err)
 	}
 }
 

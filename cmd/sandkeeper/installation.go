@@ -181,7 +181,11 @@ func guard(g *globals, environ []string) error {
 		env = append(env, "AWS_PROFILE="+g.Profile)
 	}
 	if err := engine.Guard(env); err != nil {
-		return &refusedError{text: strings.ReplaceAll(err.Error(), "\n", "; ")}
+		text := strings.ReplaceAll(err.Error(), "\n", "; ")
+		if g.EndpointURL != "" {
+			text = strings.ReplaceAll(text, "AWS_ENDPOINT_URL is", "--endpoint-url is")
+		}
+		return &refusedError{text: text}
 	}
 	return nil
 }

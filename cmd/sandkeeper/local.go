@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
@@ -58,12 +60,15 @@ func (c *localCommand) Run(ctx context.Context, g *globals) error {
 	if c.EventsEndpoint != "" {
 		sender, err := localfargate.NewSender(c.EventsEndpoint, region, c.EventsBus)
 		if err != nil {
-			return err
+			return badInput("%v", err)
 		}
 		sender.Log = opts.Log
 		opts.Events = sender.Send
 	}
 	server, err := localfargate.New(opts)
+	if _, ok := errors.AsType[*net.AddrError](err); ok || errors.Is(err, localfargate.ErrNotLoopback) {
+		return badInput("addr: want a loopback address and a port, like 127.0.0.1:4570, got %q", c.Addr)
+	}
 	if err != nil {
 		return err
 	}

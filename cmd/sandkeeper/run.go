@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"runtime/debug"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -210,8 +211,11 @@ func report(out *console.Console, err error) int {
 	}
 	reason := reasonOf(err)
 	text := strings.ReplaceAll(strings.TrimSpace(err.Error()), shield, "")
-	if advice := core.Advice(reason); advice != "" {
+	if advice := adviceOf(reason); advice != "" {
 		text += ": " + advice
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		text += ": nobody listens there: look at --endpoint-url and the AWS_ENDPOINT_URL variables"
 	}
 	if out.JSON {
 		told := map[string]string{"error": text, "code": codes[code]}
@@ -238,6 +242,15 @@ func reasonOf(err error) string {
 		return e.reason
 	}
 	return ""
+}
+
+// adviceOf says what the word of a refusal means and what there is to do. A sweep means by held
+// that a time is over too.
+func adviceOf(reason string) string {
+	if reason == core.WithheldHeld {
+		return "an operator holds it until a time that sandkeeper runs shows; sandkeeper release takes that back"
+	}
+	return core.Advice(reason)
 }
 
 // helpOf is the command whose help tells how a line that could not be read is written.

@@ -73,7 +73,7 @@ func (c *threadsShow) Run(ctx context.Context, in *installation, out *console.Co
 		if codeOf(err) != exitRefused {
 			return err
 		}
-		v.Refused = strings.TrimSuffix(reasonOf(err)+": "+core.Advice(reasonOf(err)), ": ")
+		v.Refused = strings.TrimSuffix(reasonOf(err)+": "+adviceOf(reasonOf(err)), ": ")
 		if err := in.checkpoint(ctx, "list", key, key, &listed); err != nil {
 			return err
 		}
