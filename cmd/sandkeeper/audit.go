@@ -24,15 +24,15 @@ type auditTasks struct {
 
 // auditView is what it prints.
 type auditView struct {
-	Tasks    int           `json:"tasks"`
-	Ours     int           `json:"ours"`
-	Runs     int           `json:"runs"`
-	Rows     int           `json:"rows"`
+	Tasks    int           `json:"tasks"` // of the clusters, whoever started them
+	Ours     int           `json:"ours"`  // of them, the installation's
+	Runs     int           `json:"runs"`  // read from the indexes
+	Rows     int           `json:"rows"`  // open ones of the ledger
 	Findings []findingView `json:"findings"`
 }
 
 type findingView struct {
-	Kind     core.AuditKind  `json:"kind"`
+	Kind     core.AuditKind  `json:"kind"` // what differs
 	Tenant   core.TenantID   `json:"tenant,omitempty"`
 	Run      core.RunID      `json:"run,omitempty"`
 	TaskARN  string          `json:"taskArn,omitempty"`
@@ -115,8 +115,8 @@ type auditTrail struct {
 type actView struct {
 	At      stamp  `json:"at"`
 	By      string `json:"by"`
-	Op      string `json:"op"`
-	Subject string `json:"subject"`
+	Op      string `json:"op"`      // the command
+	Subject string `json:"subject"` // the run or thread
 	Why     string `json:"why"`
 	Detail  string `json:"detail,omitempty"`
 }

@@ -33,7 +33,7 @@ const (
 // latencyView is what calls of one kind took, milliseconds.
 type latencyView struct {
 	Call string  `json:"call"`
-	N    int     `json:"n"`
+	N    int     `json:"n"` // how often
 	P50  float64 `json:"p50Ms"`
 	P90  float64 `json:"p90Ms"`
 	Max  float64 `json:"maxMs"`
@@ -42,7 +42,7 @@ type latencyView struct {
 // rateView is how much of something there was in a time.
 type rateView struct {
 	What    string  `json:"what"`
-	N       int     `json:"n"`
+	N       int     `json:"n"` // how many
 	Seconds float64 `json:"seconds"`
 	Rate    float64 `json:"perSecond"`
 }

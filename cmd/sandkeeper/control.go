@@ -14,7 +14,7 @@ type controlView struct {
 	Mode       core.Mode    `json:"mode"`
 	Frozen     *frozenView  `json:"frozen,omitempty"`
 	Breaker    *breakerView `json:"breaker,omitempty"`
-	QuietUntil stamp        `json:"quietUntil,omitzero"`
+	QuietUntil stamp        `json:"quietUntil,omitzero"` // until then the breaker does not count, after a thaw
 }
 
 type frozenView struct {
@@ -25,8 +25,8 @@ type frozenView struct {
 
 type breakerView struct {
 	TrippedAt stamp `json:"trippedAt,omitzero"`
-	Count     int   `json:"count"`
-	Since     stamp `json:"since"`
+	Count     int   `json:"count"` // ends without a sentinel in its window
+	Since     stamp `json:"since"` // since when it counts
 }
 
 func viewControl(c core.Control) controlView {
@@ -57,7 +57,7 @@ func (v controlView) print(w *console.Writer) {
 
 // settled is what a command about the settings prints.
 type settled struct {
-	Op       string      `json:"op"`
+	Op       string      `json:"op"` // freeze, thaw or mode; show, where nothing is changed
 	By       string      `json:"by,omitempty"`
 	Why      string      `json:"why,omitempty"`
 	DryRun   bool        `json:"dryRun"`

@@ -49,16 +49,16 @@ type sizeView struct {
 	GB         float64 `json:"gb"`
 	ARM        bool    `json:"arm"`
 	PublicIPv4 bool    `json:"publicIpv4"`
-	Hourly     float64 `json:"hourly"`
-	From       string  `json:"from"`
+	Hourly     float64 `json:"hourly"` // dollars
+	From       string  `json:"from"`   // whose size it is
 }
 
 // costGroup is what some runs cost together.
 type costGroup struct {
-	Key    string  `json:"key"`
+	Key    string  `json:"key"` // the run, thread or tenant
 	Runs   int     `json:"runs"`
 	Hours  float64 `json:"hours"`
-	Cost   float64 `json:"cost"`
+	Cost   float64 `json:"cost"`   // dollars
 	Saved  float64 `json:"saved"`  // against a cleaner that knows only the time limit
 	Living int     `json:"living"` // of them, those that have not ended
 }
@@ -66,8 +66,8 @@ type costGroup struct {
 // burn is what tasks have cost that work for nobody.
 type burn struct {
 	Tasks  int     `json:"tasks"`
-	Hourly float64 `json:"hourly"`
-	Cost   float64 `json:"cost"`
+	Hourly float64 `json:"hourly"` // dollars
+	Cost   float64 `json:"cost"`   // dollars by now
 }
 
 // Run prints the estimate.

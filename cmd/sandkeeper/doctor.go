@@ -31,8 +31,8 @@ const (
 // checked is what one check found.
 type checked struct {
 	Check string `json:"check"`
-	State string `json:"state"`
-	Says  string `json:"says"`
+	State string `json:"state"` // ok, warn, fail or unknown
+	Says  string `json:"says"`  // what was found
 	Cure  string `json:"cure,omitempty"`
 }
 

@@ -12,7 +12,7 @@ import (
 // act is what a command about one run prints.
 type act struct {
 	Op     string            `json:"op"`
-	Run    runView           `json:"run"`
+	Run    runView           `json:"run"` // as it is then
 	By     string            `json:"by"`
 	Why    string            `json:"why"`
 	DryRun bool              `json:"dryRun"`
@@ -156,6 +156,12 @@ type killCommand struct {
 	Now bool `help:"Have the run swept at once, not by the next tick."`
 }
 
+// swiftEnd is what it prints with --now.
+type swiftEnd struct {
+	act
+	Report core.SweepReport `json:"report"`
+}
+
 // Run records the wish; its host or a sweep carries it out.
 func (c *killCommand) Run(ctx context.Context, in *installation, out *console.Console) error {
 	a := acting{op: "kill", run: c.oneRun, why: c.Why, dryRun: c.DryRun, do: func(o *core.Operator, key core.RunKey, by core.By) error {
@@ -175,7 +181,7 @@ func (c *killCommand) Run(ctx context.Context, in *installation, out *console.Co
 	if err != nil {
 		return fmt.Errorf("it is recorded, and the next tick ends the run: %w", err)
 	}
-	return out.Print(map[string]any{"op": "kill", "run": done.Run, "by": done.By, "why": done.Why, "report": report}, func(w *console.Writer) {
+	return out.Print(swiftEnd{done, report}, func(w *console.Writer) {
 		printReport(w, report, true)
 	})
 }

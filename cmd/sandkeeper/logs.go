@@ -21,11 +21,11 @@ type logsCommand struct {
 
 // pieceView is a line of the JSON: a piece by its bytes' positions in the journal.
 type pieceView struct {
-	From    int64  `json:"from"`
+	From    int64  `json:"from"` // byte of the journal
 	End     int64  `json:"end"`
-	Data    []byte `json:"data,omitempty"` // base64
-	Omitted bool   `json:"omitted,omitempty"`
-	Live    bool   `json:"live,omitempty"` // read in the sandbox, not saved yet
+	Data    []byte `json:"data,omitempty"`    // base64
+	Omitted bool   `json:"omitted,omitempty"` // nothing is kept of it
+	Live    bool   `json:"live,omitempty"`    // read in the sandbox, not saved yet
 }
 
 // Run prints the log from a byte position on. Positions are the journal's, so that an

@@ -25,7 +25,7 @@ type planFile struct {
 	Install string           `json:"install"`
 	Region  string           `json:"region"`
 	MadeAt  stamp            `json:"madeAt"`
-	Entries []core.PlanEntry `json:"entries"`
+	Entries []core.PlanEntry `json:"entries"` // what would be ended
 }
 
 const planVersion = 1

@@ -30,7 +30,7 @@ type redriveCommand struct {
 type letter struct {
 	ID       string `json:"messageId"`
 	Queue    string `json:"queue"`
-	State    string `json:"state"`
+	State    string `json:"state"` // sent, settled, invalid or failed, or what of them would be
 	Why      string `json:"why"`
 	Body     string `json:"body"`
 	SentAt   stamp  `json:"sentAt,omitzero"`

@@ -190,7 +190,7 @@ type explainCommand struct {
 type pointView struct {
 	What string `json:"what"`
 	Says string `json:"says"`
-	At   stamp  `json:"at,omitzero"`
+	At   stamp  `json:"at,omitzero"` // when it was said, or is to be
 }
 
 // explanation is what explain prints.
@@ -199,10 +199,10 @@ type explanation struct {
 	Standing string      `json:"standing"`
 	Since    stamp       `json:"since,omitzero"`
 	Epoch    int64       `json:"epoch"`
-	Evidence []pointView `json:"evidence"`
-	Next     []pointView `json:"next"`
-	Ends     []pointView `json:"ends"`
-	Blocked  []pointView `json:"blocked"`
+	Evidence []pointView `json:"evidence"` // what records and ECS say
+	Next     []pointView `json:"next"`     // when somebody looks by itself
+	Ends     []pointView `json:"ends"`     // each way in which it can end
+	Blocked  []pointView `json:"blocked"`  // what keeps it from that
 }
 
 // Run reads the record, what is kept beside it, ECS's word, and what the deployed

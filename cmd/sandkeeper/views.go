@@ -43,7 +43,7 @@ type runView struct {
 	core.RunKey
 	Thread     core.ThreadID `json:"thread,omitempty"`
 	Status     core.Status   `json:"status"`
-	Standing   string        `json:"standing"`
+	Standing   string        `json:"standing"` // attached, lapsed, detached, paused, cancel-requested, ending, ended-owing, ended-warm, ended or outside-the-index
 	StartedAt  stamp         `json:"startedAt,omitzero"`
 	FinishedAt stamp         `json:"finishedAt,omitzero"`
 	Error      *errorView    `json:"error,omitempty"`
@@ -57,10 +57,10 @@ type runView struct {
 	Cluster    string          `json:"cluster,omitempty"`
 	Container  string          `json:"container,omitempty"`
 
-	Row              core.Row        `json:"row,omitempty"`
-	DueAt            stamp           `json:"dueAt,omitzero"`
+	Row              core.Row        `json:"row,omitempty"`  // which index shows it
+	DueAt            stamp           `json:"dueAt,omitzero"` // when a sweep looks
 	Epoch            int64           `json:"epoch"`
-	ClaimUntil       stamp           `json:"claimUntil,omitzero"`
+	ClaimUntil       stamp           `json:"claimUntil,omitzero"` // until then others leave it alone
 	AttachedUntil    stamp           `json:"attachedUntil,omitzero"`
 	DetachedSince    stamp           `json:"detachedSince,omitzero"`
 	InterruptedSince stamp           `json:"interruptedSince,omitzero"`
@@ -68,21 +68,21 @@ type runView struct {
 	CancelRequested  stamp           `json:"cancelRequested,omitzero"`
 	Ending           *endingView     `json:"ending,omitempty"`
 	Sealed           *sealedView     `json:"sealed,omitempty"`
-	LogEnd           int64           `json:"logEnd"`
+	LogEnd           int64           `json:"logEnd"` // bytes of its journal that are saved
 	Transcript       *transcriptView `json:"transcript,omitempty"`
-	TTLSeconds       int64           `json:"ttlSeconds,omitempty"`
-	TimeLimit        string          `json:"timeLimit"` // how long it may stay without a host: its own, else the installation's
+	TTLSeconds       int64           `json:"ttlSeconds,omitempty"` // its own
+	TimeLimit        string          `json:"timeLimit"`            // how long it may stay without a host: its own, else the installation's
 	SpendCapUSD      float64         `json:"spendCapUSD,omitempty"`
 	HourlyUSD        float64         `json:"hourlyUSD,omitempty"` // of its task, where somebody has asked
-	SpentUSD         float64         `json:"spentUSD,omitempty"`
+	SpentUSD         float64         `json:"spentUSD,omitempty"`  // by now
 	Hold             *holdView       `json:"hold,omitempty"`
 
 	Checkpoint      *checkpointView     `json:"checkpoint,omitempty"`
-	Reclaim         core.ReclaimKind    `json:"reclaim,omitempty"`
+	Reclaim         core.ReclaimKind    `json:"reclaim,omitempty"` // what becomes of its sandbox
 	ReclaimSince    stamp               `json:"reclaimSince,omitzero"`
 	ReclaimAttempts int                 `json:"reclaimAttempts,omitempty"`
 	ReclaimOutcome  core.ReclaimOutcome `json:"reclaimOutcome,omitempty"`
-	KeptUntil       stamp               `json:"keptUntil,omitzero"`
+	KeptUntil       stamp               `json:"keptUntil,omitzero"` // when its record goes
 	TaskStoppedAt   stamp               `json:"taskStoppedAt,omitzero"`
 	ExitedAt        stamp               `json:"exitedAt,omitzero"`
 }
@@ -94,7 +94,7 @@ type errorView struct {
 
 type endingView struct {
 	Reason core.EndReason `json:"reason"`
-	At     stamp          `json:"at"`
+	At     stamp          `json:"at"` // since when
 }
 
 type sealedView struct {
@@ -105,9 +105,9 @@ type sealedView struct {
 type transcriptView struct {
 	Bytes    int64  `json:"bytes"`
 	SHA256   string `json:"sha256"`
-	Complete bool   `json:"complete"`
-	Omitted  int64  `json:"omitted,omitempty"`
-	Side     string `json:"side,omitempty"`
+	Complete bool   `json:"complete"`          // with its end
+	Omitted  int64  `json:"omitted,omitempty"` // bytes of its middle that are not kept
+	Side     string `json:"side,omitempty"`    // object with what a rewritten journal held
 }
 
 // checkpointView is what became of an ended run's workspace.

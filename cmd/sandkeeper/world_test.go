@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -83,6 +85,9 @@ func tool(t *testing.T, input string, args ...string) answer {
 	t.Helper()
 	var out, errs bytes.Buffer
 	code := run(context.WithoutCancel(t.Context()), args, &console.Console{In: strings.NewReader(input), Out: &out, Err: &errs})
+	if slices.Contains(args, "--json") {
+		checkDocument(t, args, out.String())
+	}
 	return answer{code, out.String(), errs.String()}
 }
 
@@ -110,6 +115,7 @@ func read[V any](t *testing.T, code int, args ...string) V {
 type agent struct {
 	tenant  core.TenantID // "": one of its own
 	run     core.RunID
+	thread  core.ThreadID // "": of its own, called after the run
 	shell   string
 	reclaim core.ReclaimKind
 	stays   bool // the host stays attached
@@ -126,7 +132,7 @@ func (w *world) begin(t *testing.T, a agent) core.Run {
 		a.tenant = core.TenantID(rand.Text())
 	}
 	r, err := w.host.Start(t.Context(), core.RunRequest{
-		RunKey: core.RunKey{Tenant: a.tenant, Run: a.run}, Thread: core.ThreadID(a.run), HostNonce: "host", Definition: "cli", Reclaim: a.reclaim, Checkpoint: core.CheckpointNone,
+		RunKey: core.RunKey{Tenant: a.tenant, Run: a.run}, Thread: cmp.Or(a.thread, core.ThreadID(a.run)), HostNonce: "host", Definition: "cli", Reclaim: a.reclaim, Checkpoint: core.CheckpointNone,
 	})
 	if err != nil {
 		t.Fatal(err)
