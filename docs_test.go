@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -133,8 +134,49 @@ func TestDocumentsCiteMakeTargetsThatExist(t *testing.T) {
 	})
 }
 
+// TestDocumentsGiveMakeVariablesThatItReads, as make deploy-local ENDPOINT=… does.
+func TestDocumentsGiveMakeVariablesThatItReads(t *testing.T) {
+	makefile, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cited(t, `(?:^|\s)make [a-z][a-z-]*((?: +[A-Z]+=\S*)+)`, func(groups []string) bool {
+		return !slices.ContainsFunc(strings.Fields(groups[1]), func(given string) bool {
+			name, _, _ := strings.Cut(given, "=")
+			return !regexp.MustCompile(`\$\((?:or \$\()?` + name + `\)`).Match(makefile)
+		})
+	})
+}
+
+// others are names in capitals that the documents have and that somebody else reads.
+var others = map[string]string{
+	"CAPABILITY_IAM": "CloudFormation", "CAPABILITY_NAMED_IAM": "CloudFormation", "GIT_TOKEN": "an example's secret",
+	"LAMBDA_DOCKER_FLAGS": "LocalStack", "OVERRIDE_IN_DOCKER": "LocalStack", "FILESYSTEM_ROOT": "LocalStack", "GATEWAY_LISTEN": "LocalStack",
+	"DNS_ADDRESS": "LocalStack", "DISABLE_EVENTS": "LocalStack", "SKIP_SSL_CERT_DOWNLOAD": "LocalStack", "S3_SKIP_SIGNATURE_VALIDATION": "LocalStack",
+	"DYNAMODB_LOCAL_PORT": "LocalStack",
+}
+
+// TestDocumentsCiteVariablesThatAreRead: what a page says of the environment, some code reads
+// or hands on.
+func TestDocumentsCiteVariablesThatAreRead(t *testing.T) {
+	code := sources(t, ".", func(path string) bool { return path != "docs_test.go" })
+	makefile, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code += string(makefile)
+	left := maps.Clone(others)
+	cited(t, `\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b`, func(groups []string) bool {
+		delete(left, groups[0])
+		return others[groups[0]] != "" || regexp.MustCompile(`\b`+groups[0]+`\b`).MatchString(code)
+	})
+	for name := range left {
+		t.Errorf("no document has %s any more", name)
+	}
+}
+
 func TestDocumentsCiteFilesThatExist(t *testing.T) {
-	cited(t, `(?:^|[\s(/])((?:internal|functions|client|cmd|examples|infra|events|scripts|docs|\.ci)(?:/[\w.*-]+)+)`, func(groups []string) bool {
+	cited(t, `(?:^|[\s(/=])((?:internal|functions|client|cmd|examples|infra|events|scripts|docs|\.ci)(?:/[\w.*-]+)+)`, func(groups []string) bool {
 		found, err := filepath.Glob(groups[1])
 		return err == nil && len(found) > 0
 	})

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -781,5 +782,52 @@ func TestWhoAsksForHelpGetsIt(t *testing.T) {
 	status.Stderr = &said
 	if err := status.Run(); status.ProcessState.ExitCode() != 1 || !strings.Contains(said.String(), `no job "nobody" of kind capture has been claimed in `) {
 		t.Errorf("status: %v, %s", err, said.String())
+	}
+}
+
+// TestThePagesTellCommandsThatExist: each row of docs/agent.md's table, and what else a page
+// has a sandbox run. The usage has no command that is not there.
+func TestThePagesTellCommandsThatExist(t *testing.T) {
+	usage, err := exec.CommandContext(t.Context(), binary, "help").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := map[string]string{}
+	for _, path := range append(pages, "../../README.md", "../../ARCHITECTURE.md") {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile("(?m)(?:`|exec |in the sandbox: )sandkeeper-agent ([a-z]+)").FindAllStringSubmatch(string(text), -1) {
+			told[m[1]] = path
+		}
+		if filepath.Base(path) != "agent.md" {
+			continue
+		}
+		_, table, _ := strings.Cut(string(text), "\n## Commands\n")
+		table, _, _ = strings.Cut(table, "\n\nExit status")
+		for _, row := range regexp.MustCompile("(?m)^\\| (`.*?`) \\|").FindAllStringSubmatch(table, -1) {
+			for _, m := range regexp.MustCompile("`([a-z]+)").FindAllStringSubmatch(row[1], -1) {
+				told[m[1]] = path
+			}
+		}
+	}
+	for word, path := range told {
+		command := exec.CommandContext(t.Context(), binary, word)
+		var said bytes.Buffer
+		command.Stderr = &said
+		_ = command.Run() // without a job each has its own complaint
+		if strings.Contains(said.String(), "unknown command") {
+			t.Errorf("%s tells sandkeeper-agent %s: %s", path, word, said.String())
+		}
+	}
+	for _, m := range regexp.MustCompile(`(?m)^  ([a-z]+) `).FindAllStringSubmatch(string(usage), -1) {
+		if told[m[1]] == "" {
+			t.Errorf("no page tells sandkeeper-agent %s", m[1])
+		}
 	}
 }

@@ -491,6 +491,39 @@ func TestAChoicesFileIsRead(t *testing.T) {
 	}
 }
 
+// TestTheFilesOnThePageAreTaken: every JSON file that docs/deploy.md shows is one that make
+// takes, of choices or of a spoke's.
+func TestTheFilesOnThePageAreTaken(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "deploy.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	if len(shown) < 3 {
+		t.Errorf("the page shows %d files, which are too few", len(shown))
+	}
+	for _, text := range shown {
+		file := filepath.Join(t.TempDir(), "choices.json")
+		if err := os.WriteFile(file, []byte(text[1]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		read := ReadChoices
+		if strings.Contains(text[1], `"hub"`) {
+			read = ReadSpoke
+		}
+		choices, err := read(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		app := awscdk.NewApp(&awscdk.AppProps{Outdir: new(t.TempDir()), Context: &choices})
+		if spoke, ok := SpokeFromContext(app); ok {
+			NewSpokeStack(app, spoke) // which panics at what cannot be
+			continue
+		}
+		FromContext(app).complete().check()
+	}
+}
+
 // TestAFileWithASpokeHoldsNothingElse: what else it chooses would be left out unsaid.
 func TestAFileWithASpokeHoldsNothingElse(t *testing.T) {
 	defer func() {
