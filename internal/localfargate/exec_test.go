@@ -325,7 +325,7 @@ func TestCommandOutlivesItsClient(t *testing.T) {
 
 func TestBackgroundWorkOutlivesItsSession(t *testing.T) {
 	w, arn := sandbox(t, nil)
-	got := attach(t, w.exec(arn, sh("setsid sh -c 'sleep 0.3; echo late > late' </dev/null >/dev/null 2>&1 & sleep 0.1; echo left"))).follow(nil)
+	got := attach(t, w.exec(arn, sh("setsid sh -c 'touch on; sleep 0.3; echo late > late' </dev/null >/dev/null 2>&1 & until [ -e on ]; do sleep 0.02; done; echo left"))).follow(nil)
 	if got.output != "left\r\n" {
 		t.Fatalf("session: %+v", got)
 	}
@@ -441,8 +441,9 @@ func TestUpgradeIsChecked(t *testing.T) {
 }
 
 func TestIdleSessionIsClosedAndItsChildrenLive(t *testing.T) {
-	w, arn := sandbox(t, func(o *localfargate.Options) { o.Habits.Channel.Idle = 200 * time.Millisecond })
-	got := attach(t, w.exec(arn, sh("setsid sleep 1001 </dev/null >/dev/null 2>&1 & exec sleep 1002"))).follow(nil)
+	w, arn := sandbox(t, func(o *localfargate.Options) { o.Habits.Channel.Idle = 5 * time.Second })
+	const leaves = "setsid sh -c 'touch on; exec sleep 1001' </dev/null >/dev/null 2>&1 & until [ -e on ]; do echo waits; sleep 0.02; done; exec sleep 1002"
+	got := attach(t, w.exec(arn, sh(leaves))).follow(nil)
 	if !got.ended || !strings.Contains(got.closed, "inactivity") {
 		t.Errorf("session: %+v, want it closed for inactivity", got)
 	}

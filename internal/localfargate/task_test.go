@@ -53,35 +53,37 @@ func interrupt(w *world, arn string) {
 }
 
 func TestTaskEndsAsItsMainProcessEnds(t *testing.T) {
+	const patient, soon = time.Hour, 300 * time.Millisecond
 	cases := []struct {
 		name, script string
 		end          func(*world, string)
+		time         time.Duration // from SIGTERM to SIGKILL
 		exit         int32
 		stopCode     types.TaskStopCode
 		reason       string
 	}{
-		{"an exit with 0 stops the task", "exit 0", nil, 0, types.TaskStopCodeEssentialContainerExited, "Essential container in task exited"},
-		{"an exit with 3 stops the task", "exit 3", nil, 3, types.TaskStopCodeEssentialContainerExited, "Essential container in task exited"},
+		{"an exit with 0 stops the task", "exit 0", nil, patient, 0, types.TaskStopCodeEssentialContainerExited, "Essential container in task exited"},
+		{"an exit with 3 stops the task", "exit 3", nil, patient, 3, types.TaskStopCodeEssentialContainerExited, "Essential container in task exited"},
 		{"a task that dies shows 137", "exec sleep 1000", func(w *world, arn string) {
 			if err := w.server.KillTask(arn); err != nil {
 				w.t.Fatal(err)
 			}
-		}, 137, types.TaskStopCodeEssentialContainerExited, "Essential container in task exited"},
+		}, patient, 137, types.TaskStopCodeEssentialContainerExited, "Essential container in task exited"},
 		{"capacity that is taken back is told by SIGTERM", "exec sleep 1000", interrupt,
-			143, types.TaskStopCodeTerminationNotice, "Your Spot Task was interrupted."},
+			patient, 143, types.TaskStopCodeTerminationNotice, "Your Spot Task was interrupted."},
 		{"who heeds the notice ends as it likes", "trap 'exit 5' TERM; while :; do sleep 0.05; done", interruptLoop,
-			5, types.TaskStopCodeTerminationNotice, "Your Spot Task was interrupted."},
+			patient, 5, types.TaskStopCodeTerminationNotice, "Your Spot Task was interrupted."},
 		{"who ignores the notice is killed", "trap '' TERM; while :; do sleep 0.05; done", interruptLoop,
-			137, types.TaskStopCodeTerminationNotice, "Your Spot Task was interrupted."},
+			soon, 137, types.TaskStopCodeTerminationNotice, "Your Spot Task was interrupted."},
 		{"a stop is told by SIGTERM", "trap 'exit 9' TERM; while :; do sleep 0.05; done", stopWithoutReason,
-			9, types.TaskStopCodeUserInitiated, "Task stopped by user"},
+			patient, 9, types.TaskStopCodeUserInitiated, "Task stopped by user"},
 		{"who ignores SIGTERM is killed after the stop timeout", "trap '' TERM; while :; do sleep 0.05; done", stopWithoutReason,
-			137, types.TaskStopCodeUserInitiated, "Task stopped by user"},
+			soon, 137, types.TaskStopCodeUserInitiated, "Task stopped by user"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			w := begin(t, func(o *localfargate.Options) {
-				o.Habits.StopTimeout, o.Habits.Notice = 300*time.Millisecond, 300*time.Millisecond
+				o.Habits.StopTimeout, o.Habits.Notice = c.time, c.time
 			})
 			w.register(shell(c.script))
 			out, err := w.RunTask(t.Context(), &ecs.RunTaskInput{TaskDefinition: new("sandbox")})
@@ -127,10 +129,26 @@ func awaitLoop(w *world, arn string) {
 	})
 }
 
-// TestANoticeLastsAsLongAsTheStopTimeout, and two minutes at most: while it lasts the task
-// is RUNNING, is told to be about to stop, and can be entered.
+// deaf heeds no SIGTERM.
+const deaf = "trap '' TERM; while :; do sleep 0.05; done"
+
+// TestInItsNoticeATaskCanBeEntered: it is RUNNING, and told to be about to stop.
+func TestInItsNoticeATaskCanBeEntered(t *testing.T) {
+	w := begin(t, func(o *localfargate.Options) { o.Habits.StopTimeout, o.Habits.Notice = time.Hour, time.Hour })
+	w.register(shell(deaf))
+	arn := w.run(nil)
+	interruptLoop(w, arn)
+	told := w.describe(arn)
+	if *told.LastStatus != "RUNNING" || *told.DesiredStatus != "STOPPED" || told.StopCode != types.TaskStopCodeTerminationNotice || told.StoppingAt == nil {
+		t.Errorf("told: %s, desired %s, %s, stopping at %v", *told.LastStatus, *told.DesiredStatus, told.StopCode, told.StoppingAt)
+	}
+	if got := attach(t, w.exec(arn, "/bin/sh -c 'echo entered'")).follow(nil); got.output != "entered\r\n" {
+		t.Errorf("the session showed %q", got.output)
+	}
+}
+
+// TestANoticeLastsAsLongAsTheStopTimeout, and two minutes at most.
 func TestANoticeLastsAsLongAsTheStopTimeout(t *testing.T) {
-	const deaf = "trap '' TERM; while :; do sleep 0.05; done"
 	for name, c := range map[string]struct {
 		stopTimeout int32
 		notice      time.Duration
@@ -145,13 +163,6 @@ func TestANoticeLastsAsLongAsTheStopTimeout(t *testing.T) {
 			w.register(agent)
 			arn := w.run(nil)
 			interruptLoop(w, arn)
-			told := w.describe(arn)
-			if *told.LastStatus != "RUNNING" || *told.DesiredStatus != "STOPPED" || told.StopCode != types.TaskStopCodeTerminationNotice || told.StoppingAt == nil {
-				t.Errorf("told: %s, desired %s, %s, stopping at %v", *told.LastStatus, *told.DesiredStatus, told.StopCode, told.StoppingAt)
-			}
-			if got := attach(t, w.exec(arn, "/bin/sh -c 'echo entered'")).follow(nil); got.output != "entered\r\n" {
-				t.Errorf("the session showed %q", got.output)
-			}
 			w.awaitStatus(arn, "STOPPED")
 			stopped := w.describe(arn)
 			if lasted := stopped.ExecutionStoppedAt.Sub(*stopped.StoppingAt); *stopped.Containers[0].ExitCode != 137 || lasted < 900*time.Millisecond {
@@ -164,8 +175,8 @@ func TestANoticeLastsAsLongAsTheStopTimeout(t *testing.T) {
 // TestANoticeEndsWithTheFirstEssentialContainer: what may go goes alone, and who is left
 // keeps the rest of the time that the notice gave.
 func TestANoticeEndsWithTheFirstEssentialContainer(t *testing.T) {
-	w := begin(t, func(o *localfargate.Options) { o.Habits.StopTimeout, o.Habits.Notice = time.Second, time.Hour })
-	goes, stays := shell("trap 'exit 4' TERM; while :; do sleep 0.05; done"), shell("trap '' TERM; while :; do sleep 0.05; done")
+	w := begin(t, func(o *localfargate.Options) { o.Habits.StopTimeout, o.Habits.Notice = 10*time.Second, time.Hour })
+	goes, stays := shell("trap 'exit 4' TERM; while :; do sleep 0.05; done"), shell(deaf)
 	stays.Name, goes.Name, goes.Essential = new("stays"), new("goes"), new(false)
 	_, err := w.RegisterTaskDefinition(t.Context(), &ecs.RegisterTaskDefinitionInput{
 		Family: new("sandbox"), ContainerDefinitions: []types.ContainerDefinition{stays, goes},
@@ -212,8 +223,8 @@ func TestStopEndsTheWholeTree(t *testing.T) {
 	w := begin(t, nil)
 	w.register(shell("exec sleep 1000"))
 	arn := w.run(nil)
-	deaf := `setsid sh -c 'trap "" TERM HUP INT; sleep 1000 & sleep 1001; :' </dev/null >/dev/null 2>&1 & sleep 0.2; echo left`
-	if got := attach(t, w.exec(arn, "/bin/sh -c '"+strings.ReplaceAll(deaf, "'", `'"'"'`)+"'")).follow(nil); got.output != "left\r\n" {
+	leaves := `setsid sh -c 'trap "" TERM HUP INT; touch left; sleep 1000 & sleep 1001; :' </dev/null >/dev/null 2>&1 & until [ -e left ]; do sleep 0.02; done; echo left`
+	if got := attach(t, w.exec(arn, sh(leaves))).follow(nil); got.output != "left\r\n" {
 		t.Fatalf("session: %+v", got)
 	}
 	var tree []box.Process
@@ -238,7 +249,7 @@ func TestStopEndsTheWholeTree(t *testing.T) {
 
 func TestCloseLeavesNothing(t *testing.T) {
 	w := begin(t, nil)
-	w.register(shell("trap '' TERM; while :; do sleep 0.05; done"))
+	w.register(shell(deaf))
 	arn := w.run(nil)
 	state, err := w.server.Task(arn)
 	if err != nil {
@@ -748,19 +759,19 @@ func TestSenderDelivers(t *testing.T) {
 // TestTheMainProcessOfASandbox goes at once when nothing is to be saved, and else stays
 // until that is done, or its time is over.
 func TestTheMainProcessOfASandbox(t *testing.T) {
-	const works = `sh -c 'sleep "$1"; :' sandkeeper-run `
+	const works = `setsid sh -c 'touch at-work; until [ -e done ]; do sleep 0.1; done' sandkeeper-run </dev/null >/dev/null 2>&1 & until [ -e at-work ]; do sleep 0.02; done`
 	for name, c := range map[string]struct {
-		work string // seconds
-		exit int32
+		works, ends bool // an agent
+		notice      time.Duration
+		exit        int32
 	}{
-		"nothing is at work":         {"", 0},
-		"an agent that is soon done": {"1", 0},
-		"an agent that works on":     {"1000", 137},
+		"nothing is at work":     {notice: time.Hour},
+		"an agent that is done":  {works: true, ends: true, notice: time.Hour},
+		"an agent that works on": {works: true, notice: 3 * time.Second, exit: 137},
 	} {
 		t.Run(name, func(t *testing.T) {
-			const most = 6 * time.Second
-			w := begin(t, func(o *localfargate.Options) { o.Habits.Notice = most })
-			if c.work != "" && w.server.Isolation() == box.Directory {
+			w := begin(t, func(o *localfargate.Options) { o.Habits.Notice = c.notice })
+			if c.works && w.server.Isolation() == box.Directory {
 				t.Skip("a directory's /proc is the machine's")
 			}
 			main := shell(strings.Replace(core.MainProcess, "stay=20", "stay=1", 1))
@@ -768,14 +779,17 @@ func TestTheMainProcessOfASandbox(t *testing.T) {
 			w.register(main)
 			arn := w.run(nil)
 			awaitLoop(w, arn)
-			if c.work != "" {
-				attach(t, w.exec(arn, "/bin/sh -c '"+strings.ReplaceAll("setsid "+works+c.work+" </dev/null >/dev/null 2>&1 & sleep 0.1", "'", `'"'"'`)+"'")).follow(nil)
+			if c.works {
+				attach(t, w.exec(arn, sh(works))).follow(nil)
 			}
 			interrupt(w, arn)
+			if c.ends {
+				attach(t, w.exec(arn, "touch done")).follow(nil)
+			}
 			w.awaitStatus(arn, "STOPPED")
 			stopped := w.describe(arn)
 			lasted := stopped.ExecutionStoppedAt.Sub(*stopped.StoppingAt)
-			if exit := *stopped.Containers[0].ExitCode; exit != c.exit || c.exit == 0 && lasted > most || c.work != "" && lasted < time.Second {
+			if exit := *stopped.Containers[0].ExitCode; exit != c.exit || c.works && lasted < time.Second {
 				t.Errorf("exit %d, want %d, after %s", exit, c.exit, lasted)
 			}
 		})

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sandkeeper/sandkeeper/internal/localfargate/box"
 	"github.com/sandkeeper/sandkeeper/internal/localfargate/terminal"
@@ -47,6 +48,20 @@ func start(t *testing.T, kind box.Isolation, script string) *box.Box {
 	}
 	t.Cleanup(func() { b.Kill(); <-b.Done() })
 	return b
+}
+
+// until waits for what comes about, but not for ever.
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	late, pace := time.After(2*time.Minute), time.NewTicker(10*time.Millisecond)
+	defer pace.Stop()
+	for !holds() {
+		select {
+		case <-pace.C:
+		case <-late:
+			t.Fatalf("it does not come about that %s", what)
+		}
+	}
 }
 
 // session runs a script on a terminal and returns its whole output.
@@ -100,7 +115,7 @@ func TestSessionsShareTheBoxAndNotTheHost(t *testing.T) {
 }
 
 func TestEveryProcessEndsWithTheBox(t *testing.T) {
-	script := `setsid sh -c 'trap "" TERM HUP; sleep 1000 & sleep 1000' </dev/null >/dev/null 2>&1 & sleep 0.1; echo ready`
+	script := `setsid sh -c 'trap "" TERM HUP; touch left; sleep 1000 & sleep 1000' </dev/null >/dev/null 2>&1 & until [ -e left ]; do sleep 0.02; done; echo ready`
 	kinds(t, func(t *testing.T, kind box.Isolation) {
 		ends := map[string]func(*box.Box){
 			"killed":                 func(b *box.Box) { b.Kill() },
@@ -111,10 +126,11 @@ func TestEveryProcessEndsWithTheBox(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				b := start(t, kind, "exec sleep 1000")
 				session(t, b, script)
-				before := b.Processes(box.ScanProcesses())
-				if len(before) < 4 {
-					t.Fatalf("processes before: %v, want the main one and three that left the session", before)
-				}
+				var before []box.Process
+				until(t, "there are the main process and three that left the session", func() bool {
+					before = b.Processes(box.ScanProcesses())
+					return len(before) == 4
+				})
 				end(b)
 				<-b.Done()
 				for _, p := range before {
@@ -156,10 +172,8 @@ func TestStartReportsAMainProcessThatCannotStart(t *testing.T) {
 func TestOrphansAreReaped(t *testing.T) {
 	kinds(t, func(t *testing.T, kind box.Isolation) {
 		b := start(t, kind, "exec sleep 1000")
-		session(t, b, "for i in 1 2 3; do (sh -c 'exit 0' &); done; sleep 0.2; echo done")
-		if left := b.Processes(box.ScanProcesses()); len(left) != 1 {
-			t.Errorf("processes after orphans ended: %v, want the main one only", left)
-		}
+		session(t, b, "for i in 1 2 3; do (sh -c 'exit 0' &); done; echo done")
+		until(t, "only the main process is left of it and its orphans", func() bool { return len(b.Processes(box.ScanProcesses())) == 1 })
 	})
 }
 
