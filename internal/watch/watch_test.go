@@ -44,13 +44,19 @@ func begin(t *testing.T, root string, change func(*watch.Config)) *watching {
 	return w
 }
 
+// write makes a file, or replaces it, at once: a watch that looks between an opening and
+// the write that follows finds, and tells, an empty one.
 func (w *watching) write(name, text string) {
 	w.t.Helper()
-	full := filepath.Join(w.root, name)
-	if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
-		w.t.Fatal(err)
+	full, made := filepath.Join(w.root, name), filepath.Join(w.t.TempDir(), "made")
+	err := os.MkdirAll(filepath.Dir(full), 0o755)
+	if err == nil {
+		err = os.WriteFile(made, []byte(text), 0o644)
 	}
-	if err := os.WriteFile(full, []byte(text), 0o644); err != nil {
+	if err == nil {
+		err = os.Rename(made, full)
+	}
+	if err != nil {
 		w.t.Fatal(err)
 	}
 }
