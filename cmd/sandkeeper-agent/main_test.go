@@ -255,7 +255,7 @@ func (s *sandbox) must(job transfer.Job) state {
 // status asks until the job is not working any more.
 func (s *sandbox) settled(kind transfer.JobKind, id string) state {
 	s.t.Helper()
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
 		out, err := s.command("status", "-kind", string(kind), "-id", id).Output()
 		var st state
 		if err == nil && json.Unmarshal(out, &st) == nil && st.State != "working" {
@@ -657,7 +657,7 @@ func TestTheScriptOfTheFunctionStartsTheAgent(t *testing.T) {
 func TestWithoutADirectoryTheSandboxSaysWhereTheWorkspaceIs(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"a": "a"})
-	main := exec.CommandContext(t.Context(), "sleep", "60")
+	main := exec.CommandContext(t.Context(), "sleep", "3600")
 	main.Dir, main.Env = dir, []string{"PATH=" + os.Getenv("PATH"), "API=from-init"}
 	if err := main.Start(); err != nil {
 		t.Fatal(err)

@@ -244,7 +244,7 @@ func TestACompanionServesTheRunsTools(t *testing.T) {
 // stranger asks for the tools without a token, and returns the status of the answer; zero
 // is none. The port of a server that is gone may be somebody else's.
 func stranger(url string) int {
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Timeout: 2 * time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
 	answer, err := client.Post(url, "application/json", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`))
 	if err != nil {
 		return 0
@@ -332,16 +332,15 @@ func TestAJournalIsSpooledToItsEnd(t *testing.T) {
 // await waits, but not for ever.
 func await(t *testing.T, holds func() bool) {
 	t.Helper()
-	for range 2000 {
-		if holds() {
-			return
-		}
+	late, pace := time.After(2*time.Minute), time.NewTicker(10*time.Millisecond)
+	defer pace.Stop()
+	for !holds() {
 		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-t.Context().Done():
+		case <-pace.C:
+		case <-late:
+			t.Fatal("waited in vain")
 		}
 	}
-	t.Fatal("waited in vain")
 }
 
 // TestACompanionGoesWithItsWrapper, whatever it was doing: its server with it, and without

@@ -206,7 +206,7 @@ func newDir(t *testing.T) string {
 func (b *begun) over() (output []byte, exit int, after time.Duration) {
 	b.t.Helper()
 	var sealed time.Time
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline := time.Now().Add(3 * time.Minute); ; {
 		journal, err := os.ReadFile(filepath.Join(b.dir, "r.ndjson"))
 		if err != nil {
 			b.t.Fatal(err)
@@ -259,13 +259,17 @@ const findSide = `p=
 done; } 2>/dev/null
 `
 
+// most is how long after its sentinel a wrapper ends, on a busy machine: far less than what
+// hangs would take.
+const most = side.Grace + 30*time.Second
+
 // TestACompanionCopiesTheJournalAndSaysItsEnd.
 func TestACompanionCopiesTheJournalAndSaysItsEnd(t *testing.T) {
 	o := newOutside(t)
 	o.fail = 1
 	b := begin(t, newDir(t), wrapper.Job{Shell: `i=0; while [ $i -lt 40000 ]; do echo "line $i"; i=$((i+1)); done; echo late; exit 7`, Side: aSide(o)})
 	output, exit, after := b.over()
-	if exit != 7 || !bytes.HasSuffix(output, []byte("line 39999\nlate\n")) || after > side.Grace+time.Second {
+	if exit != 7 || !bytes.HasSuffix(output, []byte("line 39999\nlate\n")) || after > most {
 		t.Errorf("exit %d, output %d bytes, wrapper ended %s later", exit, len(output), after)
 	}
 	if got := o.spooled(); !bytes.HasPrefix(got, output) { // it may have the sentinel too
@@ -318,7 +322,7 @@ func TestNoFaultOfACompanionChangesARun(t *testing.T) {
 			if string(output) != "one\ntwo\n" || exit != 3 {
 				t.Errorf("output %q, exit %d", output, exit)
 			}
-			if after > side.Grace+30*time.Second { // far less than what hangs would take
+			if after > most {
 				t.Errorf("the wrapper ended %s after the sentinel, %s after the begin; it says %s", after, time.Since(begun), b.said())
 			}
 			if stderr, _ := os.ReadFile(filepath.Join(b.dir, "r.err")); len(stderr) != 0 {
@@ -352,13 +356,14 @@ func TestAFullDiskKeepsTheCompanionFromNothingElse(t *testing.T) {
 	o := newOutside(t)
 	b := begin(t, dir, wrapper.Job{Shell: `echo one; dd if=/dev/zero of="$SANDKEEPER_JOURNAL_DIR/fill" bs=1k 2>/dev/null; exit 4`, Side: aSide(o)})
 	output, exit, after := b.over()
-	if string(output) != "one\n" || exit != 4 || after > side.Grace+time.Second || !slices.Equal(o.nudges(), []int{4}) || !bytes.HasPrefix(o.spooled(), output) {
+	if string(output) != "one\n" || exit != 4 || after > most || !slices.Equal(o.nudges(), []int{4}) || !bytes.HasPrefix(o.spooled(), output) {
 		t.Errorf("output %q, exit %d, %s later; ends %v, spool %q", output, exit, after, o.nudges(), o.spooled())
 	}
 }
 
 // TestAnAgentFindsItsTools before it begins; its secrets are nobody else's.
 func TestAnAgentFindsItsTools(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir()) // what is left there is this test's
 	o := newOutside(t)
 	s := aSide(o)
 	s.Tools = []core.SideTool{{Name: "lookup", Description: "Looks up.", InputSchema: json.RawMessage(`{"type":"object"}`)}}
@@ -370,7 +375,7 @@ func TestAnAgentFindsItsTools(t *testing.T) {
 	shell := self + ` call-tool; echo " secret $TOKEN"
 for p in $PPID $(cat /proc/$PPID/task/$PPID/children); do
   case $(tr '\000' ' ' </proc/$p/cmdline) in sandkeeper-agent*) cat /proc/$p/environ /proc/$p/cmdline | tr '\000' '\n' ;; esac
-done | grep -c hunter2; ` + findSide + `kill -9 $p; sleep 2; ` + self + ` call-tool; echo`
+done | grep -c hunter2; ` + findSide + `kill -9 $p; until ` + self + ` call-tool; do sleep 0.2; done; echo`
 	b := begin(t, newDir(t), wrapper.Job{Shell: shell, Side: s, Env: map[string]string{"TOKEN": "hunter2"}})
 	output, exit, _ := b.over()
 	text := string(output)
