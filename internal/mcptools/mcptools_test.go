@@ -73,7 +73,7 @@ var descriptors = []toolwire.Tool{
 func serving(t *testing.T, change func(*mcptools.Config)) (addr string, h *hostTools) {
 	t.Helper()
 	h = &hostTools{}
-	c := mcptools.Config{Tools: descriptors, Caller: h, Permit: permit, Token: token, Timeout: 5 * time.Second}
+	c := mcptools.Config{Tools: descriptors, Caller: h, Permit: permit, Token: token, Timeout: time.Minute}
 	if change != nil {
 		change(&c)
 	}

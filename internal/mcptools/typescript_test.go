@@ -30,7 +30,7 @@ func TestTheTypeScriptClientListsAndCalls(t *testing.T) {
 	addr, _ := serving(t, func(c *mcptools.Config) {
 		c.Tools = []toolwire.Tool{descriptors[0], descriptors[1], descriptors[2]}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	command := exec.CommandContext(ctx, node, filepath.Join("testdata", "client.mjs"), mcptools.Endpoint(addr), token)
 	var said bytes.Buffer

@@ -231,7 +231,7 @@ func TestAParallelStepThatFailsEndsTheOthers(t *testing.T) {
 
 func TestAStepHasATimeLimitAndAnEnd(t *testing.T) {
 	o := options(t, plan(core.WorkspacePlan{Setup: []core.SetupGroup{{Name: "g", Steps: []core.SetupStep{{Name: "slow", Run: "echo begun; sleep 600; echo no"}}}}}))
-	o.StepLimit = 300 * time.Millisecond
+	o.StepLimit = 5 * time.Second
 	_, err := setup.Run(t.Context(), o)
 	if e, ok := errors.AsType[*setup.StepError](err); !ok || e.Tail != "begun" || !strings.Contains(err.Error(), "not done within") {
 		t.Errorf("%v", err)
