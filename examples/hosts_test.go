@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 }
 
 // within bounds one run of a host, or one step of a build.
-const within = 2 * time.Minute
+const within = 5 * time.Minute
 
 // hosts are how each example's command begins, made ready by its language's own means.
 var hosts = map[string]func(t *testing.T) []string{
@@ -237,9 +237,13 @@ func TestAHostDoesATurn(t *testing.T) {
 // TestAHostLeavesAndComesBack where it was, and finishes the run.
 func TestAHostLeavesAndComesBack(t *testing.T) {
 	onEach(t, func(s *stage) {
-		left := s.host("--definition", s.definition, "--shell", "for i in 1 2 3; do echo line $i; sleep 2; done", "--detach").ends(0)
+		gone := filepath.Join(s.Dir, rand.Text()) // a file: the host has left
+		left := s.host("--definition", s.definition, "--shell", "echo line 1; until [ -e "+gone+" ]; do sleep 0.1; done; echo line 2; sleep 2; echo line 3", "--detach").ends(0)
 		if !left.Left || s.run(left.Run).DetachedSince == 0 {
 			s.Fatalf("left as %+v", left)
+		}
+		if err := os.WriteFile(gone, nil, 0o644); err != nil {
+			s.Fatal(err)
 		}
 		back := s.host("--attach", "--run", left.Run, "--from", strconv.Itoa(len("line 1\n")))
 		end := back.ends(0)

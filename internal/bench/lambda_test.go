@@ -155,7 +155,7 @@ func TestEveryFunctionStartsToBeMeasured(t *testing.T) {
 
 func firstAnswer(t *testing.T, f names.Function) time.Duration {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	api := newRuntimeAPI(t, malformed[f], time.Minute)
 	c := function(ctx, t, f, api, nowhere)

@@ -67,7 +67,7 @@ func (w *iamWorld) testOperator(t *testing.T) {
 	fill := strings.NewReplacer("PLAN", filepath.Join(dir, "plan.json"), "TO", filepath.Join(dir, "to"), "DEFINITION", definition)
 	local := w.localECS(t)
 	run := func(as deployedRole, line string) string {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		command := exec.CommandContext(ctx, tool, strings.Fields(fill.Replace(line))...)
 		// The last of a name holds.

@@ -31,7 +31,7 @@ func checkShards(t *testing.T, e *engine.Engine, outputs engine.Outputs) {
 	if _, err := queues.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &url, MessageBody: new(`{"shards":[99]}`)}); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()

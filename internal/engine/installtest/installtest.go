@@ -33,7 +33,7 @@ import (
 	"github.com/sandkeeper/sandkeeper/internal/sqsout"
 )
 
-const installWithin = 3 * time.Minute
+const installWithin = 6 * time.Minute
 
 // Options say what is particular to a test process. The zero value is an
 // installation as it is deployed.
