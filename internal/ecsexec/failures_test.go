@@ -121,6 +121,10 @@ func closes(text, reason string) trial {
 	}}
 }
 
+// soon is how long a first output is waited for that does not come: long enough for all
+// that comes before it, on a busy machine too.
+const soon = 4 * time.Second
+
 var troubles = []trouble{
 	{1, "not connected just after RUNNING", []trial{{
 		scene: scene{faults: localfargate.Faults{ExecError: "TargetNotConnectedException", ExecErrors: 2}},
@@ -182,7 +186,7 @@ var troubles = []trouble{
 		steps: []step{stop, awaitStopped, fails(gone, "task-gone")},
 	}}},
 	{10, "the task dies under a session", []trial{{
-		steps: []step{limits(ecsexec.Limits{Whole: 6 * time.Second}), dieUnderASession},
+		steps: []step{limits(ecsexec.Limits{Whole: 20 * time.Second}), dieUnderASession},
 	}}},
 	{11, "the exit status is always 0", []trial{{steps: []step{func(b *sandbox) {
 		for _, status := range []int{0, 1, 7, 126, 127, 137, 255} {
@@ -226,14 +230,16 @@ var troubles = []trouble{
 			}
 		}},
 	}, {
-		name: "nothing passes", scene: scene{faults: localfargate.Faults{LossToClient: 1, LossToAgent: 1}},
+		name: "nothing passes", scene: scene{
+			options: func(o *localfargate.Options) { o.Habits.Channel.Drain = time.Hour }, faults: localfargate.Faults{LossToClient: 1, LossToAgent: 1},
+		},
 		steps: []step{
-			limits(ecsexec.Limits{FirstOutput: 700 * time.Millisecond, Linger: time.Second}), fails(core.Retry, "no-first-output"),
+			limits(ecsexec.Limits{FirstOutput: soon, Linger: time.Second}), fails(core.Retry, "no-first-output"),
 			limits(ecsexec.Limits{}), healthy, answers,
 		},
 	}, {
 		name: "the agent never joins", scene: scene{faults: localfargate.Faults{NeverJoins: true}},
-		steps: []step{limits(ecsexec.Limits{FirstOutput: 700 * time.Millisecond}), fails(core.Retry, "agent-absent")},
+		steps: []step{limits(ecsexec.Limits{FirstOutput: soon}), fails(core.Retry, "agent-absent")},
 	}}},
 	{15, "closed after 20 minutes without a word", []trial{{
 		scene: channel(func(o *localfargate.Options) { o.Habits.Channel.Idle = 300 * time.Millisecond }),
@@ -242,17 +248,17 @@ var troubles = []trouble{
 		}},
 	}}},
 	{16, "leaked sessions hold every slot", []trial{{
-		scene: channel(func(o *localfargate.Options) { o.Habits.Channel.Idle = 3 * time.Second }),
+		scene: channel(func(o *localfargate.Options) { o.Habits.Channel.Idle = 3 * soon }),
 		steps: []step{func(b *sandbox) {
 			for range 2 {
 				b.unattended("true")
 			}
-			b.exec.Limits = ecsexec.Limits{FirstOutput: 700 * time.Millisecond}
+			b.exec.Limits = ecsexec.Limits{FirstOutput: soon}
 			diagnosed(b, b.refused("echo wrong"), core.Retry, "agent-absent")
 			b.exec.Limits = ecsexec.Limits{} // the idle limit ends the leaked ones
 		}, answersInTheEnd},
 	}, {
-		name: "ours are none of them", steps: slices.Repeat([]step{answers, failsInside}, 4),
+		name: "ours are none of them", steps: slices.Repeat([]step{answers, failsInside}, 3),
 	}}},
 	{17, "plugin not found", []trial{
 		closes("Plugin with name InteractiveCommands not found. Step name: InteractiveCommands", "agent-broken"),
@@ -389,7 +395,7 @@ var troubles = []trouble{
 // failsInside is a session whose script does not end in time.
 func failsInside(b *sandbox) {
 	b.Helper()
-	b.exec.Limits = ecsexec.Limits{Whole: 4 * time.Second, Linger: time.Second}
+	b.exec.Limits = ecsexec.Limits{Whole: 12 * time.Second, Linger: 3 * time.Second}
 	diagnosed(b, b.refused("sleep 1000; echo wrong"), core.Retry, "script-unfinished")
 	b.exec.Limits = ecsexec.Limits{}
 }

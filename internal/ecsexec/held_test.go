@@ -89,7 +89,7 @@ func second(_ core.ExecResult, err error) error { return err }
 // TestTheShellOfAClientThatHasGoneLeaves its slot by itself.
 func TestTheShellOfAClientThatHasGoneLeaves(t *testing.T) {
 	b := newSandbox(t, scene{})
-	b.exec.Limits = ecsexec.Limits{Idle: 2 * time.Second}
+	b.exec.Limits = ecsexec.Limits{Idle: 5 * time.Second}
 	s := b.dial()
 	if _, err := s.Exec(t.Context(), "echo hello"); err != nil {
 		t.Fatal(err)

@@ -136,16 +136,15 @@ func (b *sandbox) describe() types.Task {
 // until waits, but not for ever.
 func (b *sandbox) until(what string, holds func() bool) {
 	b.Helper()
-	for range 1000 {
-		if holds() {
-			return
-		}
+	late, pace := time.After(2*time.Minute), time.NewTicker(20*time.Millisecond)
+	defer pace.Stop()
+	for !holds() {
 		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-b.Context().Done():
+		case <-pace.C:
+		case <-late:
+			b.Fatalf("waited in vain until %s", what)
 		}
 	}
-	b.Fatalf("waited in vain until %s", what)
 }
 
 // path is a file of the container's work directory, as the host sees it.
