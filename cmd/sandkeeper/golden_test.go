@@ -169,7 +169,8 @@ var passing = []struct {
 	{regexp.MustCompile(`\bpid \d+|127\.0\.0\.1:\d+`), "HERE"},
 	{regexp.MustCompile(`\$\d+\.\d+ by now`), "$$N by now"},
 	{regexp.MustCompile(`\d+ tasks, \d+ of them ours; \d+ runs and \d+ rows`), "N tasks, N of them ours; N runs and N rows"},
-	{regexp.MustCompile(`("control":).*`), "$1…"}, // and the runs of other tests
+	{regexp.MustCompile(`("control":).*`), "$1…"},                // and the runs of other tests
+	{regexp.MustCompile(`\b\d+(m\d\ds|h\d\dm|d\d\dh)\b`), "AGE"}, // on a slow machine above a minute
 	{regexp.MustCompile(`\b\d+[smhd]\b`), "AGE"},
 	{regexp.MustCompile(` {2,}`), "  "}, // columns are as wide as what is in them
 }

@@ -113,7 +113,7 @@ func tasks(t *testing.T, endpoint string) []localfargate.TaskState {
 
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline, pace := time.After(2*time.Minute), time.NewTicker(20*time.Millisecond)
+	deadline, pace := time.After(5*time.Minute), time.NewTicker(20*time.Millisecond)
 	defer pace.Stop()
 	for !condition() {
 		select {

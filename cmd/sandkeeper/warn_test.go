@@ -158,6 +158,16 @@ func (w *world) earlier(t *testing.T, key core.RunKey, attribute string, by time
 	}
 }
 
+// spent is what the tenant that there is costs by now, dollars.
+func (w *world) spent(t *testing.T) float64 {
+	t.Helper()
+	all, err := w.boxes.Spent(t.Context(), []core.TenantID{"-"}, core.MillisOf(time.Now()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all["-"].Spent.USD()
+}
+
 // words are those of a command as a shell reads it.
 func words(t *testing.T, command string) []string {
 	t.Helper()
@@ -176,7 +186,7 @@ func TestAWarningsCommandPutsTheEndOff(t *testing.T) {
 	w.image(t)
 	for _, row := range []struct {
 		name       string
-		limits     string // of the installation
+		limits     string // of the installation; CAP is a little above what its tenant costs by now
 		definition map[string]any
 		leaves     string
 		reason     core.EndReason
@@ -190,7 +200,7 @@ func TestAWarningsCommandPutsTheEndOff(t *testing.T) {
 		{"its cap", "{}", map[string]any{"spendCapUSD": 0.004}, "detach", core.EndSpendCap, "extend '%s' --spend-cap 0.008", func(t *testing.T, w *world, key core.RunKey) {
 			w.earlier(t, key, "startedAt", 20*time.Minute)
 		}, core.Producing},
-		{"its tenant's cap", `{"tenantSpendCap":0.005}`, nil, "detach", core.EndSpendCap, "hold '%s' --for 4h", func(t *testing.T, w *world, key core.RunKey) {
+		{"its tenant's cap", `{"tenantSpendCap":CAP}`, nil, "detach", core.EndSpendCap, "hold '%s' --for 4h", func(t *testing.T, w *world, key core.RunKey) {
 			w.choose(t, `{"tenantSpendCap":0.000001}`)
 		}, core.Held},
 		{"its pause", "{}", map[string]any{"pauseTtlSeconds": 1200}, "interrupt", core.EndExpired, "hold '%s' --for 4h", func(t *testing.T, w *world, key core.RunKey) {
@@ -198,7 +208,7 @@ func TestAWarningsCommandPutsTheEndOff(t *testing.T) {
 		}, core.Held},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			w.choose(t, row.limits)
+			w.choose(t, strings.Replace(row.limits, "CAP", fmt.Sprint(w.spent(t)+0.005), 1))
 			next := w.tells(t)
 			goesOn, ends := w.hosted(t, row.definition, row.leaves), w.hosted(t, row.definition, row.leaves)
 			warnings := map[core.RunKey]core.Notice{}
