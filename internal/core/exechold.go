@@ -122,6 +122,10 @@ type execHold struct {
 	doubt ExecHold // one of which nobody knows whether it was written
 }
 
+// execBusy is why a question was not asked, or a step's agent not begun, while another had
+// the container.
+const execBusy = "busy"
+
 // errExecBusy tells that another has the container.
 var errExecBusy = errors.New("another has the container's exec sessions")
 
@@ -200,7 +204,7 @@ func (h *execHold) stolen(ctx context.Context) bool {
 // busyError is how a question is answered that another's hold keeps away.
 func busyError(op string, err error) error {
 	if errors.Is(err, errExecBusy) {
-		return &JournalError{Op: op, Healing: Retry, Reason: "busy"}
+		return &JournalError{Op: op, Healing: Retry, Reason: execBusy}
 	}
 	return err
 }

@@ -178,7 +178,10 @@ func (q stepRequest) under(th Thread, now Millis) (StepReport, bool) {
 
 // patience is how long a step may go unheard of before it is begun anew.
 func (s Step) patience() time.Duration {
-	if s.doubted() {
+	switch {
+	case s.doubted() && s.Why == execBusy:
+		return 0 // nobody was in the sandbox to begin it
+	case s.doubted():
 		return startRetry
 	}
 	return stepSilence

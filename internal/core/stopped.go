@@ -142,10 +142,13 @@ func (s *Sweep) hint(ctx context.Context, row LedgerRow, task StoppedTask) (Swee
 }
 
 // leave has saved what can be saved of a run whose task is about to end: reclaim has the
-// workspace stored meanwhile, and the sweep drains the journal. An attached run's host does
-// the latter, if it lives; the run lapses soon, in case it does not.
+// workspace stored meanwhile, and the sweep drains the journal. Both need the container,
+// which one of them has at a time: the drain asks again, and reclaim is asked again once the
+// drain is over, for nobody else will in the minutes that are left. An attached run's host
+// drains, if it lives; the run lapses soon, in case it does not.
 func (s *Sweep) leave(ctx context.Context, r Run, box Sandbox) (SweepReport, error) {
 	report := newReport()
+	var stores []ReclaimJob
 	switch {
 	case r.Status.Terminal() && r.Row == RowReclaim:
 		s.send(ctx, []ReclaimJob{jobOf(r)}, &report) // what it owes is stored now or never
@@ -153,7 +156,8 @@ func (s *Sweep) leave(ctx context.Context, r Run, box Sandbox) (SweepReport, err
 	case r.Status.Terminal():
 		return report, nil
 	case keepsWorkspace(r, s.Checkpoint):
-		s.send(ctx, []ReclaimJob{{Tenant: r.Tenant, Run: r.RunKey.Run, Key: box.Key, Instance: box.Instance, Kind: JobLeaving}}, &report)
+		stores = []ReclaimJob{{Tenant: r.Tenant, Run: r.RunKey.Run, Key: box.Key, Instance: box.Instance, Kind: JobLeaving}}
+		s.send(ctx, stores, &report)
 	}
 	looked, err := s.lookNow(ctx, r, Hint{TaskARN: r.TaskARN})
 	for range leaveTries {
@@ -161,6 +165,9 @@ func (s *Sweep) leave(ctx context.Context, r Run, box Sandbox) (SweepReport, err
 			break
 		}
 		looked, err = s.Run(ctx, SweepRequest{Runs: []RunKey{r.RunKey}})
+	}
+	if len(stores) > 0 && len(looked.Runs) > 0 {
+		s.send(ctx, stores, &report)
 	}
 	looked.Resent += report.Resent
 	looked.Errors = append(looked.Errors, report.Errors...)
