@@ -79,7 +79,7 @@ func TestTheContainersEnvironmentNamesTheAgent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inEachShell(t, func(t *testing.T, b *box) {
 				path := b.install("bin", takesJob+"echo started\n")
-				main := exec.CommandContext(t.Context(), "sleep", "60")
+				main := exec.CommandContext(t.Context(), "sleep", "3600")
 				main.Env = []string{"NOTE=two\nPATH=lines", variable(path)}
 				if err := main.Start(); err != nil {
 					t.Fatal(err)

@@ -23,9 +23,10 @@ const otherNonce = "ffeeddccbbaa99887766554433221100"
 // stdout runs a script that may fail, and gives what it printed.
 func (b *box) stdout(script string) []byte {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 3*time.Minute)
 	defer cancel()
 	cmd := b.command(ctx, script, nil)
+	cmd.WaitDelay = 5 * time.Second // sabotaged programs stay
 	ownGroup(cmd)
 	defer func() {
 		if cmd.Process != nil {
@@ -36,7 +37,7 @@ func (b *box) stdout(script string) []byte {
 	cmd.Stdout = &out
 	err := cmd.Run()
 	if ctx.Err() != nil {
-		b.t.Fatalf("run script: still there after 90 s: %v", err)
+		b.t.Fatalf("run script: still there after 3 minutes: %v", err)
 	}
 	return out.Bytes()
 }

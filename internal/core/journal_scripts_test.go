@@ -128,7 +128,7 @@ func (b *box) starting(ctx context.Context, s core.JournalStart, input string, h
 // begin later than its start waits for it.
 func (b *box) begun(id core.RunID) {
 	b.t.Helper()
-	for end := time.Now().Add(60 * time.Second); b.probe(id, 0).Wrapper == core.WrapperAbsent; {
+	for end := time.Now().Add(2 * time.Minute); b.probe(id, 0).Wrapper == core.WrapperAbsent; {
 		if time.Now().After(end) {
 			b.t.Fatal("wait for the wrapper: it does not begin")
 		}
@@ -138,7 +138,7 @@ func (b *box) begun(id core.RunID) {
 // gone waits until the wrapper of id is seen no more, and with it all it has begun.
 func (b *box) gone(id core.RunID) {
 	b.t.Helper()
-	for end := time.Now().Add(60 * time.Second); b.probe(id, 0).Wrapper == core.WrapperAlive; {
+	for end := time.Now().Add(2 * time.Minute); b.probe(id, 0).Wrapper == core.WrapperAlive; {
 		if time.Now().After(end) {
 			b.t.Fatal("wait for the wrapper: it lives on")
 		}
@@ -152,7 +152,7 @@ func (b *box) command(ctx context.Context, script string, hold *os.File) *exec.C
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	cmd.Env, cmd.Dir = b.env, filepath.Dir(b.dir)
 	// A shell that is killed must not leave this test waiting for its pipes.
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = time.Minute
 	if hold != nil {
 		// Scripts close the descriptors 3 to 9 of what they detach.
 		cmd.ExtraFiles = append(make([]*os.File, 7), hold)
@@ -162,7 +162,7 @@ func (b *box) command(ctx context.Context, script string, hold *os.File) *exec.C
 
 func (b *box) run(script string, input string, hold *os.File) []byte {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 3*time.Minute)
 	defer cancel()
 	return b.execute(b.command(ctx, script, hold), input)
 }
@@ -194,7 +194,7 @@ func (b *box) start(s core.JournalStart, input string) agent {
 
 func (b *box) startWith(s core.JournalStart, input string) agent {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 3*time.Minute)
 	defer cancel()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -214,7 +214,7 @@ func (b *box) startWith(s core.JournalStart, input string) agent {
 		return agent{started, func() { b.gone(s.Run) }}
 	}
 	return agent{started, func() {
-		r.SetReadDeadline(time.Now().Add(60 * time.Second))
+		r.SetReadDeadline(time.Now().Add(2 * time.Minute))
 		if n, err := r.Read(make([]byte, 1)); n != 0 || err == nil || os.IsTimeout(err) {
 			b.t.Fatalf("wait for the agent's processes: %d, %v", n, err)
 		}
@@ -446,7 +446,7 @@ func TestStartLeavesNothingOpenInTheAgent(t *testing.T) {
 		defer r.Close()
 		gate := b.gated("r", w)
 		w.Close()
-		r.SetReadDeadline(time.Now().Add(60 * time.Second))
+		r.SetReadDeadline(time.Now().Add(2 * time.Minute))
 		if _, err := r.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Errorf("read the other end of a descriptor of the script: %v, want EOF", err)
 		}
@@ -569,7 +569,7 @@ func (b *box) settled(id core.RunID) core.JournalProbe {
 // await waits until the journal of id holds text, asking by script.
 func (b *box) await(id core.RunID, text string) {
 	b.t.Helper()
-	b.run(`i=0; until grep -q `+text+` '`+b.paths(id).Journal+`' 2>/dev/null; do i=$((i+1)); [ $i -lt 1200 ] || exit 1; sleep 0.05; done`, "", nil)
+	b.run(`i=0; until grep -q `+text+` '`+b.paths(id).Journal+`' 2>/dev/null; do i=$((i+1)); [ $i -lt 2400 ] || exit 1; sleep 0.05; done`, "", nil)
 }
 
 func TestTerminateLeavesOtherRunsAlone(t *testing.T) {
