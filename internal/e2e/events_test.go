@@ -40,7 +40,7 @@ func TestATaskThatDiesEndsItsRunWithoutATick(t *testing.T) {
 
 func TestATaskThatDiesUnderAnAttachedHostIsOnlyAHint(t *testing.T) {
 	in := installed(t)
-	r := in.begin(t, agent{run: "task-dies-attached", shell: lives, stays: true})
+	r := in.begin(t, agent{run: "task-dies-attached", shell: lives, stays: true, attachment: time.Hour})
 	if err := in.fargate.KillTask(r.TaskARN); err != nil {
 		t.Fatal(err)
 	}

@@ -235,7 +235,7 @@ func (s *signals) keepsLetters(t *testing.T) {
 
 func refuseStops(t *testing.T, s *signals) figure {
 	const tries = 2
-	s.visibility(t, 1)
+	s.visibility(t, oneTry)
 	r := s.begin(t, agent{run: "kept-" + core.RunID(rand.Text()), shell: "echo done"})
 	s.exited(t, r)
 	s.gate.refuse("StopTask", r.TaskARN, "AccessDeniedException", tries)
@@ -423,10 +423,15 @@ func driveTwice(t *testing.T, s *signals) figure {
 	claimed := s.begin(t, agent{run: "claimed-" + core.RunID(rand.Text()), shell: lives})
 	now := core.MillisOf(time.Now())
 	if _, err := s.runs.Update(t.Context(), claimed.RunKey, core.Claim{
-		Seen: claimed.Epoch, Since: claimed.DetachedSince, Nonce: "another-sweep", Now: now, Until: now.Add(2 * time.Second),
+		Seen: claimed.Epoch, Since: claimed.DetachedSince, Nonce: "another-sweep", Now: now, Until: now.Add(time.Hour),
 	}); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if _, err := s.runs.Update(contextOf(t), claimed.RunKey, core.Release{Epoch: claimed.Epoch + 1}); err != nil {
+			t.Error(err)
+		}
+	})
 	if e := entry(s.reap(t, event(t, "reap-tick.json")), claimed.RunKey); e == nil || e.Outcome != core.NotClaimed {
 		t.Errorf("the sweep says %+v", e)
 	}

@@ -31,9 +31,7 @@ func TestHooksAreTold(t *testing.T) {
 	c := in.caller()
 	run := core.RunID("hooks-" + rand.Text())
 	c.start(t, run, "echo done", map[string]any{"definition": definition})
-	if !told("ready", run) {
-		t.Error("the agent began, and the ready hook was not told")
-	}
+	await(t, "ready", func() bool { return told("ready", run) })
 	if c.output(t, run); c.finish(t, run).Run.Status != core.Completed {
 		t.Errorf("the run did not complete: %+v", in.run(t, core.RunKey{Tenant: "-", Run: run}))
 	}

@@ -18,13 +18,17 @@ func TestACancelOfARunWhoseHostIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	asked := in.run(t, r.RunKey)
+	if want := asked.CancelRequested.Add(core.CancelGrace); asked.DueAt != want {
+		t.Errorf("it is due at %d, want %d", asked.DueAt, want)
+	}
+	in.delay(t, runItem(in, r.RunKey))
+	asked = in.run(t, r.RunKey)
 	in.reap(t, event(t, "reap-tick.json"))
 	if now := in.run(t, r.RunKey); now.Status != core.Running || now.Row != core.RowCancel || now.DueAt != asked.DueAt {
 		t.Errorf("within the host's grace it is %s, row %s due %d", now.Status, now.Row, now.DueAt)
 	}
 	in.hasten(t, runItem(in, r.RunKey))
-	report := in.reap(t, event(t, "reap-tick.json"))
-	if e := entry(report, r.RunKey); e == nil || e.Outcome != core.Cancelled {
+	if e := in.seen(t, r.RunKey); e.Outcome != core.Cancelled {
 		t.Errorf("the sweep says %+v", e)
 	}
 	r = in.settle(t, r.RunKey)
@@ -73,7 +77,7 @@ func TestAViewerWhoComesBackWins(t *testing.T) {
 	r := in.begin(t, agent{run: "back", shell: "echo done"})
 	in.exited(t, r)
 	attached, err := in.runs.Update(t.Context(), r.RunKey, core.Attach{
-		Seen: r.Epoch, Nonce: "viewer", Now: core.MillisOf(time.Now()), Until: core.MillisOf(time.Now()).Add(time.Minute),
+		Seen: r.Epoch, Nonce: "viewer", Now: core.MillisOf(time.Now()), Until: core.MillisOf(time.Now()).Add(time.Hour),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -23,9 +23,11 @@ func TestAHostInProcessDoesATurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := in.Spec()
+	shell, say := in.inParts(t, []byte("one\n"), []byte("two\n"))
+	say()
 	start := &client.StartRequest{
 		RunKey: client.RunKey{Tenant: "-", Run: client.NewRun()}, Thread: client.ThreadID(client.NewRun()), Host: client.NewHost(),
-		Agent: client.AgentPlan{Shell: "echo one; sleep 3; echo two"},
+		Agent: client.AgentPlan{Shell: shell},
 		Definition: &client.Definition{Name: "e2e", Version: 1, Checkpoint: client.CheckpointNone, Task: client.TaskTemplate{
 			TaskDefinition: spec.TaskDefinition, Container: spec.Container, Subnets: spec.Subnets, AssignPublicIP: true,
 		}},
@@ -41,12 +43,14 @@ func TestAHostInProcessDoesATurn(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || !left.Left {
 		t.Fatalf("left as %+v, %v", left, err)
 	}
+	say()
+	say()
 	back := client.NewFunction(in.engine.Config(), in.out["SessionFunction"])
 	end, err := client.Run(t.Context(), back, client.Turn{
 		Attach: &client.AttachRequest{RunKey: start.RunKey, Host: client.NewHost()}, From: left.Position,
 		Line: func(l client.Line) error { said.Write(append(l.Text, '|')); return nil },
 	})
-	if err != nil || end.Run.Status != client.Completed || said.String() != "one|two|" {
+	if err != nil || end.Run.Status != client.Failed || end.Run.ExitCode == nil || *end.Run.ExitCode != 3 || said.String() != "one|two|" {
 		t.Errorf("%+v, %v, output %q", end, err, said.String())
 	}
 }

@@ -64,7 +64,8 @@ type installation struct {
 // shared is the installation of this test process; shared.Close ends it.
 var (
 	shared = installtest.Shared{Options: installtest.Options{
-		Agent: installAgent,
+		Agent:   installAgent,
+		Fargate: func(o *localfargate.Options) { o.Habits.Notice = core.LongestStop },
 		Front: func(url string) (string, error) {
 			var err error
 			if front, err = openGate(url); err != nil {

@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -481,14 +482,15 @@ func (s *seeker) planted(t *testing.T, in *installation, value string) {
 	if _, err := in.queues.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: new(in.out[names.OutDeadLetterQueue]), MessageBody: new(string(message))}); err != nil {
 		t.Fatal(err)
 	}
-	for _, command := range []*exec.Cmd{exec.CommandContext(t.Context(), "sleep", "60"), exec.CommandContext(t.Context(), "sh", "-c", "sleep 60; :", value)} {
+	for _, command := range []*exec.Cmd{exec.CommandContext(t.Context(), "sleep", "3600"), exec.CommandContext(t.Context(), "sh", "-c", "sleep 3600; :", value)} {
 		if len(command.Args) == 2 {
 			command.Env = []string{"PLANTED=" + value, "PATH=" + os.Getenv("PATH")}
 		}
+		command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		if err := command.Start(); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = command.Process.Kill(); _ = command.Wait() })
+		t.Cleanup(func() { _ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL); _ = command.Wait() })
 	}
 	s.stored(t, in)
 	s.said(t, in, names.OutDeadLetterQueue)
@@ -497,7 +499,7 @@ func (s *seeker) planted(t *testing.T, in *installation, value string) {
 	found := s.take()
 	for _, want := range []string{
 		"table " + string(names.OutRunsTable), "object " + object, "object " + packed + ", decompressed", "file engine.log of the engine",
-		"queue " + string(names.OutDeadLetterQueue), "the environment of sleep 60 ", "the words of sh -c sleep 60; : ",
+		"queue " + string(names.OutDeadLetterQueue), "the environment of sleep 3600 ", "the words of sh -c sleep 3600; : ",
 	} {
 		if !slices.ContainsFunc(found, func(l leak) bool { return l.what == "secret" && strings.HasPrefix(l.where, want) }) {
 			t.Errorf("what was left in %s is not found among %v", want, found)

@@ -32,6 +32,7 @@ type signals struct {
 // measured is one line of metrics, as CloudWatch reads it.
 type measured struct {
 	AWS struct {
+		Timestamp         int64 // milliseconds
 		CloudWatchMetrics []struct {
 			Namespace string
 			Metrics   []struct{ Name, Unit string }
@@ -118,6 +119,9 @@ func (s *signals) samples(t *testing.T, name metrics.Name) []float64 {
 			var members logLine
 			if json.Unmarshal([]byte(text), &members) != nil || json.Unmarshal([]byte(text), &line) != nil || len(line.AWS.CloudWatchMetrics) == 0 {
 				continue
+			}
+			if line.AWS.Timestamp < s.since.UnixMilli() {
+				continue // the engine had it late, and takes it for what a later call wrote
 			}
 			for _, d := range line.AWS.CloudWatchMetrics[0].Metrics {
 				if d.Name == string(name) {
@@ -241,9 +245,9 @@ func (f failure) checkRings(t *testing.T, s *signals, a metrics.Alarm) {
 	var value float64
 	await(t, a.Name+" rings", func() (is bool) {
 		value, is = rings(t, a, s.samples(t, a.Metric))
-		return is
+		return is && value >= want.least // the engine has some lines late
 	})
-	if value < want.least || value > want.most {
+	if value > want.most {
 		t.Errorf("%s of %s is %v, want %v to %v", a.Statistic, a.Metric, value, want.least, want.most)
 	}
 }

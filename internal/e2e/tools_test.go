@@ -231,7 +231,8 @@ func TestATurnCallsToolsAndSettlesByItself(t *testing.T) {
 	c := in.caller()
 	run := core.RunID("tools-" + rand.Text())
 	spec := in.Spec()
-	begun := c.start(t, run, fmt.Sprintf("sleep 2; %s=%s exec %s", asAgent, inEnvironment, in.mcpAgent(t)), map[string]any{
+	left := filepath.Join(in.dir, rand.Text()) // a file: the host has left
+	begun := c.start(t, run, fmt.Sprintf("until [ -e %s ]; do sleep 0.1; done; %s=%s exec %s", left, asAgent, inEnvironment, in.mcpAgent(t)), map[string]any{
 		"tools": []string{"lookup", "whoami"},
 		"definition": map[string]any{
 			"name": "tools", "version": 1, "checkpoint": "none", "destroyOnComplete": true, "task": map[string]any{
@@ -244,8 +245,11 @@ func TestATurnCallsToolsAndSettlesByItself(t *testing.T) {
 			"policy": map[string]any{"commands": map[string]any{"deny": []string{"rm"}}},
 		},
 	})
-	var left core.RenewReport
-	c.must(t, "detach", map[string]any{"run": run, "host": c.host}, &left)
+	var report core.RenewReport
+	c.must(t, "detach", map[string]any{"run": run, "host": c.host}, &report)
+	if err := os.WriteFile(left, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	key := core.RunKey{Tenant: "-", Run: run}
 	r := in.settle(t, key)
 	in.checkAgentSaw(t, r)

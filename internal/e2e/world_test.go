@@ -133,7 +133,7 @@ func (in *installation) launched(t *testing.T, r core.Run, shell string, input [
 }
 
 const (
-	waitMost = 2 * time.Minute
+	waitMost = 5 * time.Minute
 	waitStep = 100 * time.Millisecond
 )
 
@@ -158,6 +158,18 @@ func (in *installation) sweepUntil(t *testing.T, what string, is func(core.Sweep
 	t.Helper()
 	tick := event(t, "reap-tick.json")
 	await(t, what, func() bool { return is(in.reap(t, tick)) })
+}
+
+// seen lets the schedule tick until a sweep knows how it is with a run: on a busy machine a
+// sandbox may not answer in time, and is asked again.
+func (in *installation) seen(t *testing.T, key core.RunKey) core.RunReport {
+	t.Helper()
+	var e *core.RunReport
+	in.sweepUntil(t, "look at "+key.String(), func(report core.SweepReport) bool {
+		e = entry(report, key)
+		return e != nil && e.Outcome != core.Unknown
+	})
+	return *e
 }
 
 // event is a sample event of a trigger.
@@ -396,12 +408,23 @@ func (in *installation) items(t *testing.T, places []place) []item {
 // half an hour.
 func (in *installation) hasten(t *testing.T, places ...place) {
 	t.Helper()
-	now := strconv.FormatInt(time.Now().UnixMilli(), 10)
+	in.due(t, time.Now(), "dueAt > :at", places)
+}
+
+// delay makes what is due soon due in an hour, so that it is not yet due when a slow test
+// looks at it.
+func (in *installation) delay(t *testing.T, places ...place) {
+	t.Helper()
+	in.due(t, time.Now().Add(time.Hour), "dueAt < :at", places)
+}
+
+func (in *installation) due(t *testing.T, at time.Time, needs string, places []place) {
+	t.Helper()
 	for _, p := range places {
 		_, err := in.db.UpdateItem(contextOf(t), &dynamodb.UpdateItemInput{
-			TableName: &p.table, Key: p.key(), UpdateExpression: new("SET dueAt = :now"),
-			ConditionExpression:       new("attribute_exists(dueShard) AND dueAt > :now"),
-			ExpressionAttributeValues: item{":now": &dynamotypes.AttributeValueMemberN{Value: now}},
+			TableName: &p.table, Key: p.key(), UpdateExpression: new("SET dueAt = :at"),
+			ConditionExpression:       new("attribute_exists(dueShard) AND " + needs),
+			ExpressionAttributeValues: item{":at": &dynamotypes.AttributeValueMemberN{Value: strconv.FormatInt(at.UnixMilli(), 10)}},
 		})
 		if _, ok := errors.AsType[*dynamotypes.ConditionalCheckFailedException](err); err != nil && !ok {
 			t.Fatal(err)
