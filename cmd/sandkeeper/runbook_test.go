@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/rand"
 	"os"
 	"regexp"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/scheduler"
 
+	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/names"
 )
 
@@ -22,7 +24,8 @@ func TestTheRunbooksCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := w.begin(t, agent{tenant: "acme", run: "by-the-book", shell: lives, stays: true})
+	r := w.begin(t, agent{tenant: "acme", run: core.RunID("by-the-book-" + rand.Text()), shell: lives, stays: true})
+	name := r.RunKey.String()
 	w.wrote(t, r, "begun")
 	w.save(t, r, "saved-by-the-book")
 	rogue := w.rogue(t)
@@ -55,15 +58,15 @@ func TestTheRunbooksCommands(t *testing.T) {
 		{"checkpoints list TENANT/THREAD", exitDone, []string{"saved-by-the-book"}},
 		{"checkpoints verify TENANT/THREAD", exitDone, []string{"saved-by-the-book"}},
 		{"hold TENANT/RUN --for 12h --why …", exitDone, []string{"held", "by tester: test"}},
-		{"runs", exitDone, []string{"acme/by-the-book", "HELD", "until"}},
-		{"cost --by thread", exitDone, []string{"acme/by-the-book", "kept warm"}},
+		{"runs", exitDone, []string{name, "HELD", "until"}},
+		{"cost --by thread", exitDone, []string{name, "kept warm"}},
 		{"logs TENANT/RUN", exitDone, nil},
-		{"kill TENANT/RUN --why …", exitDone, []string{"acme/by-the-book"}},
+		{"kill TENANT/RUN --why …", exitDone, []string{name}},
 	}
 	var tried []string
 	for _, row := range rows {
 		t.Run(row.command, func(t *testing.T) {
-			line := strings.NewReplacer("TENANT/RUN", "acme/by-the-book", "TENANT/THREAD", "acme/by-the-book", "…", "test").Replace(row.command)
+			line := strings.NewReplacer("TENANT/RUN", name, "TENANT/THREAD", name, "…", "test").Replace(row.command)
 			a := sandkeeper(t, strings.Fields(line)...)
 			if a.code == exitRefused && strings.Contains(a.err, "say --yes") { // it asks, and here is nobody
 				a = sandkeeper(t, append(strings.Fields(line), "--yes")...)
