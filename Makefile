@@ -24,7 +24,7 @@ export CDK_DISABLE_CLI_TELEMETRY := true
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: .venv/.ready node_modules/.ready examples/host-node/node_modules/.ready examples/host-python/.venv/.ready ## Install the pinned local engine, CDK CLI and what the examples need, into this directory

@@ -210,6 +210,50 @@ func TestDocumentsCiteNamesThatExist(t *testing.T) {
 	})
 }
 
+// fenced are the blocks of a page in a language.
+func fenced(text, language string) (blocks []string) {
+	for _, m := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllStringSubmatch(text, -1) {
+		blocks = append(blocks, m[1])
+	}
+	return blocks
+}
+
+// TestDocumentsShowGoThatIsCompiled: each line of a block of Go is one of an example.
+func TestDocumentsShowGoThatIsCompiled(t *testing.T) {
+	examples := sources(t, ".", func(path string) bool { return filepath.Base(path) == "example_test.go" })
+	seen := 0
+	for _, p := range readPages(t) {
+		for _, block := range fenced(p.text, "go") {
+			for line := range strings.Lines(block) {
+				seen++
+				if !strings.Contains(examples, "\t"+line) {
+					t.Errorf("%s shows %q, which no example_test.go has", p.path, strings.TrimSpace(line))
+				}
+			}
+		}
+	}
+	if seen == 0 {
+		t.Error("no page shows Go")
+	}
+}
+
+// TestDocumentsShowJSONThatIsJSON.
+func TestDocumentsShowJSONThatIsJSON(t *testing.T) {
+	seen := 0
+	for _, p := range readPages(t) {
+		for _, block := range fenced(p.text, "json") {
+			seen++
+			var v any
+			if err := json.Unmarshal([]byte(block), &v); err != nil {
+				t.Errorf("%s shows %.60q: %v", p.path, block, err)
+			}
+		}
+	}
+	if seen < 5 {
+		t.Errorf("the pages show %d blocks of JSON, which are too few", seen)
+	}
+}
+
 // TestArchitectureListsEveryInvariant in order, once.
 func TestArchitectureListsEveryInvariant(t *testing.T) {
 	data, err := os.ReadFile("ARCHITECTURE.md")

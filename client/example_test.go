@@ -45,6 +45,19 @@ func ExampleRun() {
 	}
 }
 
+// As README shows it.
+func ExampleRun_line() {
+	ctx := context.Background()
+	cfg, err := config.LoadDefaultConfig(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	var request client.StartRequest
+	show := func(client.Line) error { return nil }
+	result, err := client.Run(ctx, client.NewFunction(cfg, "sandkeeper-session:acme"), client.Turn{Start: &request, Line: show})
+	fmt.Println(result.Left, err)
+}
+
 // A viewer, who has no host's name, reads the log from its begin.
 func ExampleFollow() {
 	ctx := context.Background()

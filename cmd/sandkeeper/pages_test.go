@@ -8,7 +8,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,6 +21,7 @@ import (
 	"github.com/google/shlex"
 
 	"github.com/sandkeeper/sandkeeper/internal/console"
+	"github.com/sandkeeper/sandkeeper/internal/core"
 )
 
 // told is a command line of this tool that a page or a message tells people.
@@ -238,6 +241,66 @@ func TestThePagesTellFlagsThatTheHostsHave(t *testing.T) {
 	}
 	if seen < 10 {
 		t.Errorf("read %d flags, which are too few", seen)
+	}
+}
+
+// TestThePagesBlocksAreWhatAShellReads: those that begin with a command.
+func TestThePagesBlocksAreWhatAShellReads(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil && os.Getenv("CI") == "" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	begins := regexp.MustCompile(`^(sandkeeper|make|npx|go|aws|curl|source|export|python3?[.0-9]*|dir=\S+|trap|[A-Z_]+=\S+) `)
+	seen := 0
+	for path, page := range pages(t) {
+		for _, text := range blocks(page) {
+			if !begins.MatchString(text) {
+				continue
+			}
+			seen++
+			command := exec.CommandContext(t.Context(), bash, "-n")
+			command.Stdin = strings.NewReader(text)
+			if out, err := command.CombinedOutput(); err != nil {
+				t.Errorf("%s: %v: %s\n%s", path, err, out, text)
+			}
+		}
+	}
+	if seen < 20 {
+		t.Errorf("read %d blocks, which are too few", seen)
+	}
+}
+
+// TestThePagesDefinitionsAreTaken: where a page leaves something open, a host fills it in.
+func TestThePagesDefinitionsAreTaken(t *testing.T) {
+	seen := 0
+	for path, page := range pages(t) {
+		for _, m := range regexp.MustCompile(`(?m)^(?:echo ')?(\{"name": .*"taskDefinition".*\})(?:' >\S+)?$`).FindAllStringSubmatch(page, -1) {
+			seen++
+			if _, err := core.ParseDefinition([]byte(m[1])); err != nil {
+				t.Errorf("%s shows %s: %v", path, m[1], err)
+			}
+		}
+	}
+	if seen < 2 {
+		t.Errorf("read %d definitions, which are too few", seen)
+	}
+}
+
+// TestReadmeShowsWhatTheDemoPrints: its last line has the members that the table tells, and no
+// others.
+func TestReadmeShowsWhatTheDemoPrints(t *testing.T) {
+	page := pages(t)["README.md"]
+	shown := regexp.MustCompile(`(?m)^\{"runs":.*\}$`).FindString(page)
+	if err := core.DecodeStrict([]byte(shown), new(demoResult)); err != nil {
+		t.Errorf("README shows %q: %v", shown, err)
+	}
+	for f := range reflect.TypeFor[demoResult]().Fields() {
+		if name := f.Tag.Get("json"); !strings.Contains(shown, `"`+name+`":`) {
+			t.Errorf("README does not show %s", name)
+		}
 	}
 }
 

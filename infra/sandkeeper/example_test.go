@@ -29,3 +29,16 @@ func ExampleNew() {
 	keeper.GrantHost(host)
 	app.Synth(nil)
 }
+
+// As docs/deploy.md shows it.
+func ExampleNew_beside() {
+	defer jsii.Close()
+	app := awscdk.NewApp(nil)
+	stack := awscdk.NewStack(app, new("agents"), nil)
+	keeper := sandkeeper.New(stack, "Sandkeeper", sandkeeper.Props{Install: "agents", Dist: "../sandkeeper/dist"})
+	orchestrator := awsiam.NewRole(stack, new("orchestrator"), &awsiam.RoleProps{
+		AssumedBy: awsiam.NewServicePrincipal(new("lambda.amazonaws.com"), nil),
+	})
+	keeper.GrantHost(orchestrator)
+	app.Synth(nil)
+}
