@@ -1,6 +1,7 @@
 package localfargate_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -575,5 +576,42 @@ func TestSeveralContainersMustBeNamed(t *testing.T) {
 	}
 	if got := attach(t, out.Session).follow(nil); !strings.Contains(got.output, "/two/work") || *out.ContainerName != "two" {
 		t.Errorf("session in %s: %q", *out.ContainerName, got.output)
+	}
+}
+
+// TestTasksAreShownInOneSpelling: every member of what GET /_local/tasks answers begins with a
+// small letter.
+func TestTasksAreShownInOneSpelling(t *testing.T) {
+	w, _ := sandbox(t, nil)
+	response, err := http.Get(w.server.URL() + "/_local/tasks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var shown any
+	if err := json.NewDecoder(response.Body).Decode(&shown); err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	var walk func(v any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case []any:
+			for _, one := range v {
+				walk(one)
+			}
+		case map[string]any:
+			for name, one := range v {
+				seen++
+				if name[0] < 'a' || name[0] > 'z' {
+					t.Errorf("a member is called %s", name)
+				}
+				walk(one)
+			}
+		}
+	}
+	walk(shown)
+	if seen < 15 {
+		t.Errorf("read %d members, which are too few", seen)
 	}
 }

@@ -74,10 +74,10 @@ func (e *StartError) Error() string { return "start box " + e.ID + ": " + e.Reas
 
 // Process is one live process of a box, as the host sees it.
 type Process struct {
-	PID     int
-	Parent  int
-	Session int
-	Command string // arguments joined by spaces, or the short name in brackets
+	PID     int    `json:"pid"`
+	Parent  int    `json:"parent"`
+	Session int    `json:"session"`
+	Command string `json:"command"` // arguments joined by spaces, or the short name in brackets
 }
 
 // startLimit bounds the time that an init may take to set up and answer.
