@@ -20,6 +20,9 @@ import (
 // renewAhead is how long before its end a session is replaced: longer than any call.
 const renewAhead = 5 * time.Minute
 
+// assumeWithin bounds one session's beginning, with the SDK's own retries.
+const assumeWithin = 15 * time.Second
+
 // Fleet is the ECS of all places of an installation: it has the methods of an
 // [ecs.Client], and passes each call to the one that the input's cluster belongs to. Its
 // methods may be called concurrently; sessions are kept until shortly before they end.
@@ -48,12 +51,25 @@ func New(cfg aws.Config, places core.Places, caller string) *Fleet {
 		}
 		at := cfg.Copy()
 		at.Region = s.Region
-		at.Credentials = aws.NewCredentialsCache(stscreds.NewAssumeRoleProvider(issuer, s.Role, func(o *stscreds.AssumeRoleOptions) {
+		role := stscreds.NewAssumeRoleProvider(issuer, s.Role, func(o *stscreds.AssumeRoleOptions) {
 			o.ExternalID, o.RoleSessionName = &s.ExternalID, caller
-		}), func(o *aws.CredentialsCacheOptions) { o.ExpiryWindow = renewAhead })
+		})
+		at.Credentials = aws.NewCredentialsCache(bounded{role}, func(o *aws.CredentialsCacheOptions) { o.ExpiryWindow = renewAhead })
 		f.spokes[s.Place()] = newSite(at)
 	}
 	return f
+}
+
+// bounded assumes a role within a time of its own. The cache around it asks once for all who
+// wait, under none of their deadlines: an STS that never answered would keep every later
+// call waiting for that one answer.
+type bounded struct{ aws.CredentialsProvider }
+
+// Retrieve is the provider's, within assumeWithin.
+func (b bounded) Retrieve(ctx context.Context) (aws.Credentials, error) {
+	ctx, cancel := context.WithTimeout(ctx, assumeWithin)
+	defer cancel()
+	return b.CredentialsProvider.Retrieve(ctx)
 }
 
 func newSite(cfg aws.Config) *site {

@@ -11,7 +11,10 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
@@ -85,14 +88,18 @@ func (a *aws4) start(t *testing.T) *spokes.Fleet {
 	t.Helper()
 	server := httptest.NewServer(a)
 	t.Cleanup(server.Close)
+	return fleetAt(t, aws.Config{BaseEndpoint: &server.URL})
+}
+
+// fleetAt is an installation with one spoke, whose services are cfg's.
+func fleetAt(t *testing.T, cfg aws.Config) *spokes.Fleet {
+	t.Helper()
 	places, err := core.ReadPlaces(`{"home":"` + home + `","spokes":[{"role":"` + role + `","region":"eu-west-1","externalId":"7d0e","clusters":["agents"]}]}`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return spokes.New(aws.Config{
-		Region: "us-east-1", BaseEndpoint: &server.URL,
-		Credentials: credentials.NewStaticCredentialsProvider("HOMEKEY", "s", ""),
-	}, places, "reap")
+	cfg.Region, cfg.Credentials = "us-east-1", credentials.NewStaticCredentialsProvider("HOMEKEY", "s", "")
+	return spokes.New(cfg, places, "reap")
 }
 
 func TestEachClusterIsAskedInItsOwnAccount(t *testing.T) {
@@ -217,4 +224,46 @@ func calls(t *testing.T, fleet *spokes.Fleet, cluster string) map[string]error {
 		errs[name] = call(t.Context())
 	}
 	return errs
+}
+
+// sometimes is a service of which STS does not answer for a while.
+type sometimes struct{ silent atomic.Bool }
+
+// Do answers a request, or waits for its end.
+func (s *sometimes) Do(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	switch {
+	case !strings.HasPrefix(r.URL.Host, "sts."):
+		_, _ = io.WriteString(w, `{"taskArns":[]}`)
+	case s.silent.Load():
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	default:
+		new(aws4).answerAssume(w)
+	}
+	return w.Result(), nil
+}
+
+// TestAnSTSThatDidNotAnswerIsAskedAgain: who comes later waits for no answer that never
+// comes.
+func TestAnSTSThatDidNotAnswerIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var service sometimes
+		tasks := &ecstask.Tasks{ECS: fleetAt(t, aws.Config{HTTPClient: &service})}
+		list := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			_, err := tasks.Living(ctx, abroad)
+			return err
+		}
+		service.silent.Store(true)
+		if err := list(); err == nil {
+			t.Fatal("without a session: no error")
+		}
+		service.silent.Store(false)
+		time.Sleep(time.Minute)
+		if err := list(); err != nil {
+			t.Errorf("once STS answers: %v", err)
+		}
+	})
 }
