@@ -92,7 +92,7 @@ const MaxHold = 30 * 24 * time.Hour
 var ErrTooLate = errors.New("too late: its sandbox is being reclaimed")
 
 // Operator is the use case of the operator's own commands. Each is recorded with
-// who and why before it is done.
+// who and why before it is done; what is about a run that does not exist is refused before.
 type Operator struct {
 	Runs      Runs
 	Sandboxes Sandboxes
@@ -116,6 +116,16 @@ func (o *Operator) record(ctx context.Context, by By, op, subject, detail string
 	})
 }
 
+// recordOf reads a run and records what is about to be done to it. Of one that nobody began
+// nothing is recorded: the entry would tell of an act that could not be.
+func (o *Operator) recordOf(ctx context.Context, by By, op string, key RunKey, detail string) (Run, error) {
+	r, err := o.Runs.Run(ctx, key)
+	if err != nil {
+		return Run{}, fmt.Errorf("%s run %s: %w", op, key, err)
+	}
+	return r, o.record(ctx, by, op, key.String(), detail)
+}
+
 // Hold writes the hold and then reads the mark and the ledger row, where the
 // destroyer marks and then reads the hold (I13): of the two, at least one sees the
 // other. Where the sandbox's end has begun it answers ErrTooLate and takes the hold
@@ -124,11 +134,12 @@ func (o *Operator) Hold(ctx context.Context, key RunKey, until Millis, by By) er
 	if now := nowMillis(); until <= now || until > now.Add(MaxHold) {
 		return fmt.Errorf("hold run %s: until: want a time to come within %s, got %s", key, MaxHold, until.Time().Format(time.RFC3339))
 	}
-	if err := o.record(ctx, by, "hold", key.String(), until.Time().Format(time.RFC3339)); err != nil {
+	r, err := o.recordOf(ctx, by, "hold", key, until.Time().Format(time.RFC3339))
+	if err != nil {
 		return err
 	}
 	mine := Hold{Until: until, By: by.Who, Why: by.Why, ID: rand.Text()}
-	r, former, err := o.replaceHold(ctx, key, mine)
+	r, former, err := o.replaceHold(ctx, r, mine)
 	if err != nil {
 		return fmt.Errorf("hold run %s: %w", key, err)
 	}
@@ -143,19 +154,20 @@ func (o *Operator) Hold(ctx context.Context, key RunKey, until Millis, by By) er
 	return fmt.Errorf("hold run %s: %w", key, errors.Join(ErrTooLate, ignoreRefused(err)))
 }
 
-// replaceHold writes a hold and returns the one that it replaced.
-func (o *Operator) replaceHold(ctx context.Context, key RunKey, mine Hold) (after Run, former Hold, err error) {
+// replaceHold writes a hold of r, as it was read, and returns the one that it replaced.
+func (o *Operator) replaceHold(ctx context.Context, r Run, mine Hold) (after Run, former Hold, err error) {
+	var moved error
 	for range rowTries {
-		var r Run
-		if r, err = o.Runs.Run(ctx, key); err != nil {
-			return Run{}, Hold{}, err
-		}
-		after, err = o.Runs.Update(ctx, key, SetHold{Hold: mine, Was: &r.Hold})
-		if refused, ok := errors.AsType[*RefusedError](err); !ok || refused.Why != "hold" {
+		after, err = o.Runs.Update(ctx, r.RunKey, SetHold{Hold: mine, Was: &r.Hold})
+		if refusalOf(err) != "hold" {
 			return after, r.Hold, err
 		}
+		moved = err
+		if r, err = o.Runs.Run(ctx, r.RunKey); err != nil {
+			return Run{}, Hold{}, err
+		}
 	}
-	return Run{}, Hold{}, err
+	return Run{}, Hold{}, moved
 }
 
 // reclaiming reads the mark and then the ledger row of a run's sandbox. In that
@@ -182,7 +194,7 @@ func (o *Operator) reclaiming(ctx context.Context, r Run) (bool, error) {
 // Release takes a hold back. A sandbox whose end it held up is announced to reclaim
 // at once; should the message be lost, the mark is due when the hold would have ended.
 func (o *Operator) Release(ctx context.Context, key RunKey, by By) error {
-	if err := o.record(ctx, by, "release", key.String(), ""); err != nil {
+	if _, err := o.recordOf(ctx, by, "release", key, ""); err != nil {
 		return err
 	}
 	r, err := o.Runs.Update(ctx, key, SetHold{})
@@ -235,7 +247,7 @@ func (o *Operator) Extend(ctx context.Context, key RunKey, seconds int64, by By)
 	if seconds <= 0 {
 		return fmt.Errorf("extend run %s: ttl: want seconds from 1 on, got %d", key, seconds)
 	}
-	if err := o.record(ctx, by, "extend", key.String(), fmt.Sprintf("%d s", seconds)); err != nil {
+	if _, err := o.recordOf(ctx, by, "extend", key, fmt.Sprintf("%d s", seconds)); err != nil {
 		return err
 	}
 	if _, err := o.Runs.Update(ctx, key, SetTTL{Seconds: seconds}); err != nil {
@@ -249,28 +261,34 @@ func (o *Operator) ExtendBy(ctx context.Context, key RunKey, by time.Duration, w
 	if by < time.Second {
 		return fmt.Errorf("extend run %s: by: want a second at least, got %s", key, by)
 	}
-	if err := o.record(ctx, who, "extend", key.String(), "by "+by.String()); err != nil {
+	r, err := o.recordOf(ctx, who, "extend", key, "by "+by.String())
+	if err != nil {
 		return err
 	}
-	var err error
+	if err := o.lengthen(ctx, r, by); err != nil {
+		return fmt.Errorf("extend run %s: %w", key, err)
+	}
+	return nil
+}
+
+// lengthen adds to the time of r, as it was read.
+func (o *Operator) lengthen(ctx context.Context, r Run, by time.Duration) error {
+	var moved error
 	for range rowTries {
-		var r Run
-		if r, err = o.Runs.Run(ctx, key); err != nil {
-			break
-		}
 		total := seconds(r.TTLSeconds, cmp.Or(o.Limits.RunTTL, DefaultLimits.RunTTL)) + by
 		if total < by { // beyond what a duration holds
 			total = math.MaxInt64
 		}
-		_, err = o.Runs.Update(ctx, key, SetTTL{Seconds: int64(total / time.Second), Was: new(r.TTLSeconds)})
+		_, err := o.Runs.Update(ctx, r.RunKey, SetTTL{Seconds: int64(total / time.Second), Was: new(r.TTLSeconds)})
 		if refusalOf(err) != "ttl" {
-			break
+			return err
+		}
+		moved = err
+		if r, err = o.Runs.Run(ctx, r.RunKey); err != nil {
+			return err
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("extend run %s: %w", key, err)
-	}
-	return nil
+	return moved
 }
 
 // ExtendSpend lets a run cost that much in all, from its start on.
@@ -278,7 +296,7 @@ func (o *Operator) ExtendSpend(ctx context.Context, key RunKey, most Dollars, by
 	if most <= 0 || most > MostDollars {
 		return fmt.Errorf("extend run %s: spend cap: want dollars above 0, up to %.0f, got %g", key, MostDollars.USD(), most.USD())
 	}
-	if err := o.record(ctx, by, "extend", key.String(), "spend cap "+most.String()); err != nil {
+	if _, err := o.recordOf(ctx, by, "extend", key, "spend cap "+most.String()); err != nil {
 		return err
 	}
 	if _, err := o.Runs.Update(ctx, key, SetSpendCap{Cap: most}); err != nil {
@@ -289,10 +307,11 @@ func (o *Operator) ExtendSpend(ctx context.Context, key RunKey, most Dollars, by
 
 // Kill records the wish that a run end; its host or the next sweep ends it.
 func (o *Operator) Kill(ctx context.Context, key RunKey, by By) error {
-	if err := o.record(ctx, by, "kill", key.String(), ""); err != nil {
+	r, err := o.recordOf(ctx, by, "kill", key, "")
+	if err != nil {
 		return err
 	}
-	if _, err := RequestCancelOf(ctx, o.Runs, key); err != nil {
+	if _, err := requestCancel(ctx, o.Runs, r); err != nil {
 		return fmt.Errorf("kill run %s: %w", key, err)
 	}
 	return nil
@@ -303,19 +322,27 @@ const rowTries = 5
 
 // RequestCancelOf records a cancel, reading the row again where it moved.
 func RequestCancelOf(ctx context.Context, runs Runs, key RunKey) (Run, error) {
-	var err error
+	r, err := runs.Run(ctx, key)
+	if err != nil {
+		return Run{}, err
+	}
+	return requestCancel(ctx, runs, r)
+}
+
+// requestCancel is RequestCancelOf of a run that was read.
+func requestCancel(ctx context.Context, runs Runs, r Run) (Run, error) {
+	var moved error
 	for range rowTries {
-		var r Run
-		if r, err = runs.Run(ctx, key); err != nil {
+		after, err := runs.Update(ctx, r.RunKey, RequestCancel{Now: nowMillis(), Row: r.Row})
+		if refusalOf(err) != "row" {
+			return after, err
+		}
+		moved = err
+		if r, err = runs.Run(ctx, r.RunKey); err != nil {
 			return Run{}, err
 		}
-		r, err = runs.Update(ctx, key, RequestCancel{Now: nowMillis(), Row: r.Row})
-		refused, ok := errors.AsType[*RefusedError](err)
-		if !ok || refused.Why != "row" {
-			return r, err
-		}
 	}
-	return Run{}, err
+	return Run{}, moved
 }
 
 // Freeze stops all stopping and answers with the tasks whose end is under way still;

@@ -78,6 +78,42 @@ func TestARehearsalAnswersAsTheOperatorDoesAndWritesNothing(t *testing.T) {
 	}
 }
 
+// TestAnActOnARunThatNobodyBeganIsRefused, and leaves nothing behind: no entry tells of
+// something done to what never was.
+func TestAnActOnARunThatNobodyBeganIsRefused(t *testing.T) {
+	by := core.By{Who: "ops", Why: "test"}
+	for name, act := range map[string]func(ctx context.Context, o *core.Operator, key core.RunKey) error{
+		"hold": func(ctx context.Context, o *core.Operator, key core.RunKey) error {
+			return o.Hold(ctx, key, now().Add(time.Hour), by)
+		},
+		"release": func(ctx context.Context, o *core.Operator, key core.RunKey) error { return o.Release(ctx, key, by) },
+		"extend":  func(ctx context.Context, o *core.Operator, key core.RunKey) error { return o.Extend(ctx, key, 600, by) },
+		"extend by": func(ctx context.Context, o *core.Operator, key core.RunKey) error {
+			return o.ExtendBy(ctx, key, time.Hour, by)
+		},
+		"extend spend": func(ctx context.Context, o *core.Operator, key core.RunKey) error {
+			return o.ExtendSpend(ctx, key, core.DollarsOf(2), by)
+		},
+		"kill": func(ctx context.Context, o *core.Operator, key core.RunKey) error { return o.Kill(ctx, key, by) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				o := w.operator()
+				before := w.store.State()
+				err := act(t.Context(), &o, key("nobody"))
+				op, _, _ := strings.Cut(name, " ")
+				if !errors.Is(err, core.ErrNotFound) || !strings.HasPrefix(err.Error(), op+" run "+key("nobody").String()+": ") {
+					t.Errorf("%v, want that there is no such run", err)
+				}
+				if after, told := w.store.State(), w.store.Audit(); !reflect.DeepEqual(before, after) || len(told) != 0 {
+					t.Errorf("it left %+v, where there was %+v, and the entries %+v", after, before, told)
+				}
+			})
+		})
+	}
+}
+
 func TestARehearsalOfTheSettingsTellsThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
