@@ -315,6 +315,8 @@ func TestHoldExtendAndReleaseAreRecorded(t *testing.T) {
 		sandkeeper(t, "hold", name, "--until", "2020-01-01T00:00:00Z", "--why", "x").wants(t, exitUsage)
 		sandkeeper(t, "hold", name, "--for", "31d", "--why", "x").wants(t, exitUsage)
 		sandkeeper(t, "hold", "nobody/nothing", "--for", "1h", "--why", "x", "--dry-run").wants(t, exitNotFound)
+		sandkeeper(t, "hold", "nobody/nothing", "--for", "1h", "--why", "x").wants(t, exitNotFound)
+		sandkeeper(t, "kill", "nobody/nothing", "--why", "x", "--yes").wants(t, exitNotFound)
 	})
 	if done := read[act](t, exitDone, "hold", name, "--for", "2h", "--why", "the customer asks"); done.Run.Hold == nil || done.Run.Hold.By != "tester" {
 		t.Errorf("held %+v", done)
@@ -345,6 +347,72 @@ func TestHoldExtendAndReleaseAreRecorded(t *testing.T) {
 	}
 	if want := []string{"release tester done looking", "extend tester a long build", "hold tester the customer asks"}; !slices.Equal(ops, want) {
 		t.Errorf("recorded %q, want %q", ops, want)
+	}
+}
+
+// TestOneCommandActsOnSeveralRuns, each of which is answered by itself: one that there is
+// not, or that is refused, keeps no other from it.
+func TestOneCommandActsOnSeveralRuns(t *testing.T) {
+	w := installed(t)
+	first := w.begin(t, agent{run: "several-1", shell: lives})
+	last := w.begin(t, agent{tenant: first.Tenant, run: "several-2", shell: lives})
+	for _, r := range []core.Run{first, last} {
+		w.wrote(t, r, "begun")
+	}
+	absent := string(first.Tenant) + "/absent"
+	names := []string{first.RunKey.String(), absent, last.RunKey.String()}
+	check := func(t *testing.T, got act, words ...string) {
+		t.Helper()
+		if len(got.Runs) != len(names) || got.By != "tester" || got.Why != "tonight" {
+			t.Fatalf("answered %+v", got)
+		}
+		for i, one := range got.Runs {
+			if one.RunKey.String() != names[i] || one.Code != words[i] || (one.Error == "") != (words[i] == "") || (one.State != nil) != (words[i] == "") {
+				t.Errorf("%s: %+v, want the word %q", names[i], one, words[i])
+			}
+		}
+	}
+	args := func(op string, more ...string) []string {
+		return slices.Concat([]string{op}, names, []string{names[0], "--why", "tonight"}, more)
+	}
+	holds := func() (held []bool) {
+		for _, r := range []core.Run{first, last} {
+			held = append(held, w.read(t, r.RunKey).Hold.Until != 0)
+		}
+		return held
+	}
+	w.unchanged(t, func() {
+		check(t, read[act](t, exitNotFound, args("hold", "--for", "1h", "--dry-run")...), "", "not-found", "")
+		if a := sandkeeper(t, args("release")...).wants(t, exitRefused); !strings.Contains(a.err, "--yes") {
+			t.Errorf("with nobody to ask: %q", a.err)
+		}
+	})
+	check(t, read[act](t, exitNotFound, args("hold", "--for", "1h")...), "", "not-found", "")
+	if got := holds(); !slices.Equal(got, []bool{true, true}) {
+		t.Errorf("held: %v", got)
+	}
+	a := sandkeeper(t, args("release", "--yes")...).wants(t, exitNotFound)
+	if !strings.Contains(a.err, "not done to 1 of 3 runs") || !strings.Contains(a.out, "not-found") || strings.Count(a.out, "done") != 2 {
+		t.Errorf("as text: %q, %q", a.out, a.err)
+	}
+	if got := holds(); !slices.Equal(got, []bool{false, false}) {
+		t.Errorf("held once released: %v", got)
+	}
+	check(t, read[act](t, exitNotFound, args("extend", "--by", "1h")...), "", "not-found", "")
+	if got := w.read(t, first.RunKey).TTLSeconds; got != int64((core.DefaultLimits.RunTTL + time.Hour).Seconds()) {
+		t.Errorf("named twice, it may stay %d s", got)
+	}
+	sandkeeper(t, "kill", names[0], "--why", "tonight", "--yes", "--now").wants(t, exitDone)
+	done := read[act](t, exitFailed, args("kill", "--yes", "--now")...)
+	check(t, done, "refused", "not-found", "")
+	if done.Runs[0].Reason != "terminal" || done.Report == nil || len(done.Report.Runs) != 1 || done.Report.Runs[0].RunKey != last.RunKey || !w.read(t, last.RunKey).Status.Terminal() {
+		t.Errorf("killed %+v", done)
+	}
+	acts := read[struct {
+		Acts []actView `json:"acts"`
+	}](t, exitDone, "audit", "trail", "--subject", absent).Acts
+	if len(acts) != 0 {
+		t.Errorf("of what there is not it is recorded: %+v", acts)
 	}
 }
 

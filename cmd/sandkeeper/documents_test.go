@@ -37,7 +37,7 @@ var documents = map[string]any{
 		Unreadable []unreadableView `json:"unreadable"`
 	}{},
 	"show": runView{}, "explain": explanation{}, "logs": pieceView{}, "watch": snapshot{},
-	"hold": act{}, "release": act{}, "extend": act{}, "kill": killed{},
+	"hold": act{}, "release": act{}, "extend": act{}, "kill": act{},
 	"freeze": settled{}, "thaw": settled{}, "mode": settled{},
 	"redrive": struct {
 		DryRun  bool           `json:"dryRun"`
@@ -87,12 +87,6 @@ var documents = map[string]any{
 
 // undocumented print no JSON document, or one that another page tells.
 var undocumented = []string{"demo", "completion"}
-
-// killed is what kill prints, with --now what became of it too.
-type killed struct {
-	act
-	Report *core.SweepReport `json:"report,omitempty"` // with --now
-}
 
 // swept is what apply and sweep print.
 type swept struct {

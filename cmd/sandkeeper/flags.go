@@ -122,6 +122,39 @@ func (o oneRun) key() (core.RunKey, error) {
 	return k, nil
 }
 
+// someRuns is the argument of a command about one run or several.
+type someRuns struct {
+	Runs   []string `arg:"" name:"run" help:"TENANT/RUN, or RUN alone where there are no tenants; several are done one after another."`
+	Tenant string   `help:"The tenant, where its id holds a slash; each RUN is then the run's id alone." placeholder:"ID"`
+}
+
+// keys are the runs that are meant, each once, in the order in which they were named.
+func (s someRuns) keys() ([]core.RunKey, error) {
+	var keys []core.RunKey
+	for _, text := range s.Runs {
+		k, err := oneRun{text, s.Tenant}.key()
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(keys, k) {
+			keys = append(keys, k)
+		}
+	}
+	return keys, nil
+}
+
+// key is the run that is meant, where it is one.
+func (s someRuns) key() (core.RunKey, error) {
+	keys, err := s.keys()
+	if err == nil && len(keys) != 1 {
+		err = badInput("run: want one, got %d", len(keys))
+	}
+	if err != nil {
+		return core.RunKey{}, err
+	}
+	return keys[0], nil
+}
+
 // parseRun reads TENANT/RUN. A run's id may hold slashes, so that the first one
 // counts.
 func parseRun(tenant, text string) core.RunKey {

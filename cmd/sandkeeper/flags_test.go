@@ -56,6 +56,7 @@ func TestBadInputIsOneClearErrorAndExitCode2(t *testing.T) {
 		"an address of everybody":      {[]string{"local", "--addr", "0.0.0.0:1"}, `addr: want a loopback address and a port, like 127.0.0.1:4570, got "0.0.0.0:1"`},
 		"an address without a port":    {[]string{"local", "--addr", "127.0.0.1"}, `want a loopback address and a port, like 127.0.0.1:4570, got "127.0.0.1"`},
 		"events for somebody else":     {[]string{"local", "--events-endpoint", "http://events.example.test"}, `"http://events.example.test" is not loopback`},
+		"one name of several is none":  {[]string{"hold", "a/b", "/", "--for", "1h", "--why", "x", "--local", "--endpoint-url", "http://127.0.0.1:9", "--output", everyOutput()}, `run: want TENANT/RUN, or RUN alone, got "/"`},
 		"a position that is no number": {[]string{"logs", "a/b", "--from", "end"}, "end"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -68,6 +69,15 @@ func TestBadInputIsOneClearErrorAndExitCode2(t *testing.T) {
 			}
 		})
 	}
+}
+
+// everyOutput names outputs enough for no service to be asked.
+func everyOutput() string {
+	var all []string
+	for _, name := range needed {
+		all = append(all, string(name)+"=x")
+	}
+	return strings.Join(all, ",")
 }
 
 func TestLocalRefusesWhatIsNotThisMachine(t *testing.T) {
@@ -153,7 +163,9 @@ func TestARunWithoutATenantIsReadAsItIsPrinted(t *testing.T) {
 		got  func(c *commands) string
 		want string
 	}{
-		"an argument":        {[]string{"kill", "-/run-1", "--why", "x"}, func(c *commands) string { return c.Kill.oneRun.Run }, "-/run-1"},
+		"an argument":        {[]string{"kill", "-/run-1", "--why", "x"}, func(c *commands) string { return strings.Join(c.Kill.Runs, " ") }, "-/run-1"},
+		"several":            {[]string{"hold", "a/b", "-/run-1", "c", "--for", "1h", "--why", "x"}, func(c *commands) string { return strings.Join(c.Hold.Runs, " ") }, "a/b -/run-1 c"},
+		"several behind two": {[]string{"release", "--why", "x", "--", "-/run-1", "--why", "-/c"}, func(c *commands) string { return strings.Join(c.Release.Runs, " ") }, "-/run-1 --why -/c"},
 		"some of several":    {[]string{"sweep", "a/b", "-/run-1"}, func(c *commands) string { return strings.Join(c.Sweep.Runs, " ") }, "a/b -/run-1"},
 		"a thread":           {[]string{"checkpoints", "head", "-/thread-1"}, func(c *commands) string { return c.Checkpoints.Head.Thread }, "-/thread-1"},
 		"a flag's value":     {[]string{"audit", "trail", "--subject", "-/run-1"}, func(c *commands) string { return c.Audit.Trail.Subject }, "-/run-1"},
@@ -168,6 +180,25 @@ func TestARunWithoutATenantIsReadAsItIsPrinted(t *testing.T) {
 		if _, err := k.Parse(shielded(row.args)); err != nil || row.got(&c) != row.want {
 			t.Errorf("%s: %q, want %q: %v", name, row.got(&c), row.want, err)
 		}
+	}
+}
+
+// TestSeveralRunsAreEachNamedOnce: what is said twice is not done twice, as more time would
+// be; a question names them, but not hundreds.
+func TestSeveralRunsAreEachNamedOnce(t *testing.T) {
+	keys, err := (someRuns{Runs: []string{"b", "a/b", "-/b", "a/b", "b"}}).keys()
+	if want := []core.RunKey{{Tenant: "-", Run: "b"}, {Tenant: "a", Run: "b"}}; err != nil || !slices.Equal(keys, want) {
+		t.Errorf("%v, %v, want %v", keys, err, want)
+	}
+	ask := question{"end %s?", "end %s, all?"}
+	if got := ask.about(keys[:1]); got != "end -/b?" {
+		t.Errorf("of one: %q", got)
+	}
+	if got := ask.about(keys); got != "end 2 runs, -/b, a/b, all?" {
+		t.Errorf("of two: %q", got)
+	}
+	if got := ask.about(slices.Repeat(keys, askedMost)); strings.Count(got, "/b") != askedMost || !strings.HasSuffix(got, " and 10 more, all?") {
+		t.Errorf("of many: %q", got)
 	}
 }
 
@@ -245,6 +276,9 @@ func TestExitCodesTellWhatHappened(t *testing.T) {
 		"findings":               {&findingsError{2}, exitFindings},
 		"bad input":              {badInput("x"), exitUsage},
 		"any other error":        {errors.New("broken"), exitFailed},
+		"some of several":        {&partlyError{[]error{core.ErrNotFound}, 3}, exitNotFound},
+		"alike ones of several":  {&partlyError{[]error{core.ErrTooLate, &core.RefusedError{Op: "cancel", Why: "terminal"}}, 3}, exitRefused},
+		"unlike ones of several": {&partlyError{[]error{core.ErrNotFound, core.ErrTooLate}, 2}, exitFailed},
 	} {
 		if got := codeOf(row.err); got != row.want {
 			t.Errorf("%s: %d, want %d", name, got, row.want)

@@ -41,6 +41,7 @@ var goldens = []golden{
 	{command: "hold", args: "hold WORKS --for 4h --why look"},
 	{command: "extend", args: "extend WORKS --ttl 12h --why build"},
 	{command: "extend", args: "extend WORKS --spend-cap 2.5 --why build"},
+	{command: "extend", args: "extend WORKS nobody/nothing KILLED --ttl 12h --why build", code: exitNotFound},
 	{command: "explain", args: "explain WORKS --no-probe"},
 	{command: "release", args: "release WORKS --why done --yes"},
 	{command: "kill", args: "kill KILLED --why loops --yes --now"},

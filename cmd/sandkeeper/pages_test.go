@@ -148,8 +148,13 @@ func apart(text string) string {
 	return out.String()
 }
 
-// ours are the words behind the tool's name, nil if the command is another.
+// ours are the words behind the tool's name, nil if the command is another. Behind those that
+// xargs is given it puts runs.
 func ours(words []string) []string {
+	if words[0] == "xargs" {
+		first := slices.IndexFunc(words[1:], func(word string) bool { return !strings.HasPrefix(word, "-") })
+		words = append(slices.Clone(words[1+max(first, 0):]), "$run")
+	}
 	for len(words) > 0 && (slices.Contains([]string{"do", "then", "else", "while", "until", "if", "!"}, words[0]) || regexp.MustCompile(`^\w+=`).MatchString(words[0])) {
 		words = words[1:]
 	}
@@ -215,7 +220,7 @@ func TestThePagesTellCommandLinesThatParse(t *testing.T) {
 func TestThePagesTellFlagsThatTheHostsHave(t *testing.T) {
 	seen := 0
 	for program, host := range map[string]struct{ source, declares string }{
-		"./examples/host-go": {"host-go/main.go", `"%s", `}, "dist/host.js": {"host-node/src/host.ts", "      %s: "}, "host.py": {"host-python/host.py", `"--%s", `},
+		"./examples/host-go": {"host-go/main.go", `"%s", `}, "dist/host.js": {"host-node/src/host.ts", "  %s: "}, "host.py": {"host-python/host.py", `"--%s", `},
 	} {
 		source, err := os.ReadFile(filepath.Join("..", "..", "examples", host.source))
 		if err != nil {
@@ -413,12 +418,12 @@ func TestThePagesLinesRun(t *testing.T) {
 		{`checkpoints restore acme/thread-19 --to ./work`, exitDone, []string{"work"}},
 		{`checkpoints restore acme/thread-19 checkpoint-run-7f3a --why "the agent deleted its sources"`, exitDone, nil},
 		{`checkpoints fork acme/thread-19 try-a try-b --why "two ways from here"`, exitDone, []string{"try-a", "try-b"}},
-		{`hold "$run" --for 4h --why "the change of tonight"`, exitDone, []string{"held"}},
+		{`hold --for 4h --why "the change of tonight" -- "$run"`, exitDone, []string{"held"}},
 		{`hold acme/run-7f3a --for 4h --why "the customer asks"`, exitDone, []string{"held"}},
 		{`explain try-1`, exitDone, []string{"would end it"}},
 		{`logs try-1 --live`, exitDone, []string{"begun"}},
 		{`kill try-1 --why "tried it" --now --yes`, exitDone, []string{"try-1"}},
-		{`kill "$run" --yes --why "the key of acme has leaked"`, exitDone, []string{"pages/run-7f3a"}},
+		{`kill --yes --why "the key of acme has leaked" -- "$run"`, exitDone, []string{"pages/run-7f3a"}},
 		{`completion bash`, exitDone, []string{"complete"}},
 		{`completion zsh`, exitDone, []string{"compdef"}},
 		{`completion fish`, exitDone, []string{"complete"}},

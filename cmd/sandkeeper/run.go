@@ -106,6 +106,9 @@ func codeOf(err error) int {
 	if _, ok := errors.AsType[*findingsError](err); ok {
 		return exitFindings
 	}
+	if e, ok := errors.AsType[*partlyError](err); ok {
+		return e.code()
+	}
 	_, refused := errors.AsType[*refusedError](err)
 	switch {
 	case err == nil:
@@ -209,14 +212,7 @@ func report(out *console.Console, err error) int {
 	if code == exitInterrupted && strings.HasSuffix(err.Error(), context.Canceled.Error()) {
 		err = errInterrupted // whatever call it was under
 	}
-	reason := reasonOf(err)
-	text := strings.ReplaceAll(strings.TrimSpace(err.Error()), shield, "")
-	if advice := adviceOf(reason); advice != "" {
-		text += ": " + advice
-	}
-	if errors.Is(err, syscall.ECONNREFUSED) {
-		text += ": nobody listens there: look at --endpoint-url and the AWS_ENDPOINT_URL variables"
-	}
+	text, reason := worded(err)
 	if out.JSON {
 		told := map[string]string{"error": text, "code": codes[code]}
 		if reason != "" {
@@ -231,6 +227,19 @@ func report(out *console.Console, err error) int {
 		fmt.Fprintln(out.Err, "see "+helpOf(e.Context)+" --help")
 	}
 	return code
+}
+
+// worded is an error as it is said: its text with what to do about it, and the reason's word.
+func worded(err error) (text, reason string) {
+	reason = reasonOf(err)
+	text = strings.ReplaceAll(strings.TrimSpace(err.Error()), shield, "")
+	if advice := adviceOf(reason); advice != "" {
+		text += ": " + advice
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		text += ": nobody listens there: look at --endpoint-url and the AWS_ENDPOINT_URL variables"
+	}
+	return text, reason
 }
 
 // reasonOf is the word of a refusal: why a condition did not hold.
