@@ -25,15 +25,35 @@ type completionCommand struct {
 
 // scripts are the completion scripts by shell.
 var scripts = map[string]string{
+	// Readline takes an unquoted : = or @ for the end of a word: words are put together again
+	// from the line up to the cursor, and it is given of an answer what stands for its own last
+	// word, the second argument.
 	"bash": `_sandkeeper() {
-  local word
+  local rest=${COMP_LINE:0:COMP_POINT} space piece word have i n=-1
+  local -a words
+  words=()
   COMPREPLY=()
+  for ((i = 0; i <= COMP_CWORD; i++)); do
+    space=${rest%%[![:space:]]*}
+    rest=${rest#"$space"}
+    piece=${COMP_WORDS[i]}
+    if ((i == COMP_CWORD)); then piece=$rest; fi
+    rest=${rest#"$piece"}
+    if [[ -n $space || n -lt 0 ]]; then
+      n=$((n + 1))
+      words[n]=$piece
+    else
+      words[n]+=$piece
+    fi
+  done
+  have=${words[n]%"$2"}
   while IFS= read -r word; do
-    COMPREPLY+=("$word")
-  done < <(sandkeeper __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+    COMPREPLY+=("${word#"$have"}")
+  done < <(sandkeeper __complete "${words[@]:1}" 2>/dev/null)
 }
 complete -o default -F _sandkeeper sandkeeper
 `,
+	// As a file of fpath it is the function's first call, which is to complete as well.
 	"zsh": `#compdef sandkeeper
 _sandkeeper() {
   local -a words_found
@@ -41,10 +61,16 @@ _sandkeeper() {
   if (( ${#words_found} )); then compadd -a words_found; else _files; fi
 }
 compdef _sandkeeper sandkeeper
+if [[ $funcstack[1] == _sandkeeper ]]; then _sandkeeper "$@"; fi
 `,
 	"fish": `function __sandkeeper_words
   set -l words (commandline -opc) (commandline -ct)
-  sandkeeper __complete $words[2..-1] 2>/dev/null
+  set -l found (sandkeeper __complete $words[2..-1] 2>/dev/null)
+  if set -q found[1]
+    printf '%s\n' $found
+  else
+    __fish_complete_path (commandline -ct)
+  end
 end
 complete -c sandkeeper -f -a '(__sandkeeper_words)'
 `,
@@ -93,7 +119,7 @@ func (c *completeCommand) Run(ctx context.Context, out *console.Console) error {
 const knownWithin = 2 * time.Second
 
 // plain are names that no shell takes for anything else: ids are chosen by hosts.
-var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:@+/-]*$`)
+var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:=@+/-]*$`)
 
 // reached is the installation that the words name; nil: none that can be asked.
 func reached(ctx context.Context, k *kong.Kong, g *globals, words []string) *installation {
@@ -156,9 +182,14 @@ func complete(node *kong.Node, words []string, last string) (found []string, wha
 			arguments++
 		}
 	}
-	switch {
+	name, _, given := strings.Cut(last, "=")
+	switch f := flags[name]; {
 	case open != nil:
 		found, what = enumOf(open.Value), open.Name
+	case given && f != nil: // its value is in the word
+		for _, value := range enumOf(f.Value) {
+			found = append(found, name+"="+value)
+		}
 	case strings.HasPrefix(last, "-") && !strings.HasPrefix(last, untenanted):
 		found = slices.Collect(maps.Keys(flags))
 	default:
