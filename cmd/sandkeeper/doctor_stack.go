@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -209,13 +210,18 @@ func (d *doctor) functions(ctx context.Context) {
 			d.unknown(err)
 			continue
 		}
+		variables := map[string]string{}
+		if c.Environment != nil {
+			variables = c.Environment.Variables
+		}
 		var lacks []string
 		for _, key := range names.Env[f] {
-			if c.Environment == nil || c.Environment.Variables[string(key)] == "" {
+			if variables[string(key)] == "" {
 				lacks = append(lacks, string(key))
 			}
 		}
 		timeout := time.Duration(aws.ToInt32(c.Timeout)) * time.Second
+		before := len(d.found)
 		switch {
 		case c.State != lambdatypes.StateActive || c.LastUpdateStatus == lambdatypes.LastUpdateStatusFailed:
 			d.fail("look at the function, and deploy the stack again", "%s is %s, its last update %s", name, c.State, c.LastUpdateStatus)
@@ -223,10 +229,52 @@ func (d *doctor) functions(ctx context.Context) {
 			d.fail("deploy the stack of this version", "%s lacks %s", name, strings.Join(lacks, ", "))
 		case timeouts[f] != 0 && timeout != timeouts[f]:
 			d.warn("deploy the stack of this version", "%s may take %s, this version's limit is %s", name, timeout, timeouts[f])
-		default:
+		}
+		d.reserved(ctx, name)
+		d.elsewhere(name, variables[string(names.EndpointURLECS)])
+		if len(d.found) == before {
 			d.ok("%s is ready, changed %s", name, aws.ToString(c.LastModified))
 		}
 	}
+}
+
+// reserved tells of a function that somebody has stopped, as one does in an incident: the
+// stack sets no such thing, and no deploy takes it back.
+func (d *doctor) reserved(ctx context.Context, name string) {
+	answer, err := d.in.lambda.GetFunctionConcurrency(ctx, &lambda.GetFunctionConcurrencyInput{FunctionName: &name})
+	switch {
+	case err != nil:
+		d.unknownOf(name+": how many of it may run", err)
+	case answer.ReservedConcurrentExecutions != nil && *answer.ReservedConcurrentExecutions == 0:
+		d.fail("aws lambda delete-function-concurrency --function-name "+name+", once what it was stopped for is over; where the stack reserves some for it, put-function-concurrency with that number",
+			"%s is stopped: its reserved concurrency is 0, so that Lambda refuses every invocation", name)
+	}
+}
+
+// elsewhere tells of a function of a local deploy that asks another ECS than this tool: what
+// one of them starts, the other knows nothing of.
+func (d *doctor) elsewhere(name, theirs string) {
+	ours := aws.ToString(d.in.ecs.Options().BaseEndpoint)
+	if theirs != "" && !sameEndpoint(theirs, ours) {
+		d.fail("set AWS_ENDPOINT_URL_ECS="+theirs+", or deploy anew with the ECS that is meant", "%s asks ECS at %s, this tool at %s", name, theirs, cmp.Or(ours, "AWS's own endpoint"))
+	}
+}
+
+// sameEndpoint reports whether two URLs lead to one server. This machine has several names,
+// one of them among its own containers.
+func sameEndpoint(a, b string) bool {
+	at := func(text string) string {
+		u, err := url.Parse(text)
+		if err != nil {
+			return text
+		}
+		host := u.Hostname()
+		if engine.Loopback(text) || host == "host.docker.internal" {
+			host = "localhost"
+		}
+		return u.Scheme + "://" + host + ":" + u.Port()
+	}
+	return at(a) == at(b)
 }
 
 // sources checks that queues reach their functions.
@@ -243,10 +291,15 @@ func (d *doctor) sources(ctx context.Context) {
 		}
 		for _, m := range answer.EventSourceMappings {
 			source := aws.ToString(m.EventSourceArn)
-			if state := aws.ToString(m.State); state != "Enabled" {
-				d.fail("enable it, or deploy the stack", "%s to %s is %s", source, name, state)
-			} else {
+			switch state := aws.ToString(m.State); state {
+			case "Enabled":
 				d.ok("%s reaches %s", source, name)
+			case "Disabled", "Disabling":
+				// A deploy that changes nothing of it leaves it as somebody left it.
+				d.fail("aws lambda update-event-source-mapping --enabled --uuid "+aws.ToString(m.UUID)+", once what it was disabled for is over",
+					"%s to %s is %s: what is sent there waits", source, name, state)
+			default:
+				d.fail("ask again in a minute, or deploy the stack", "%s to %s is %s", source, name, state)
 			}
 		}
 	}
@@ -274,7 +327,8 @@ func (d *doctor) schedules(ctx context.Context) {
 		case err != nil:
 			d.unknown(err)
 		case s.State != schedulertypes.ScheduleStateEnabled:
-			d.fail("enable it, or deploy the stack: what it begins does not happen", "%s is %s", name, s.State)
+			// As above: a deploy alone does not enable it.
+			d.fail("enable it in EventBridge Scheduler, once what it was disabled for is over", "%s is %s: what it begins does not happen", name, s.State)
 		default:
 			d.ok("%s fires by %s", name, aws.ToString(s.ScheduleExpression))
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/ecs"
 	ecstypes "github.com/aws/aws-sdk-go-v2/service/ecs/types"
+	"github.com/aws/aws-sdk-go-v2/service/lambda"
 	"github.com/aws/smithy-go"
 
 	"github.com/sandkeeper/sandkeeper/internal/names"
@@ -216,6 +218,87 @@ func TestDoctorLooksAtWhatSandboxesAreMadeFrom(t *testing.T) {
 			if len(said) != len(wants) || !strings.HasPrefix(said[i], state) || !strings.Contains(said[i], text) {
 				t.Errorf("%s: %q, want %q", name, said, wants)
 			}
+		}
+	}
+}
+
+// TestDoctorFindsWhatSomebodyHasStopped, in an incident perhaps, and forgot: a function whose
+// reserved concurrency is 0, and a queue that no longer reaches its function. No deploy that
+// changes nothing else takes either back.
+func TestDoctorFindsWhatSomebodyHasStopped(t *testing.T) {
+	w := installed(t)
+	stopped, ctx := w.out[names.OutCheckpoint], context.WithoutCancel(t.Context())
+	set := func(n int32) {
+		t.Helper()
+		if _, err := w.lambda.PutFunctionConcurrency(ctx, &lambda.PutFunctionConcurrencyInput{FunctionName: &stopped, ReservedConcurrentExecutions: &n}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if _, err := w.lambda.DeleteFunctionConcurrency(ctx, &lambda.DeleteFunctionConcurrencyInput{FunctionName: &stopped}); err != nil {
+			t.Error(err)
+		}
+	})
+	set(5)
+	for _, c := range read[diagnosed](t, exitFindings, "doctor", "--sandboxes", "0").of("functions") {
+		if c.State != stateOK {
+			t.Errorf("with five invocations: %+v", c)
+		}
+	}
+	set(0)
+	mappings, err := w.lambda.ListEventSourceMappings(ctx, &lambda.ListEventSourceMappingsInput{FunctionName: new(w.out[names.OutReclaimFunction])})
+	if err != nil || len(mappings.EventSourceMappings) != 1 {
+		t.Fatalf("%+v, %v", mappings, err)
+	}
+	mapping := mappings.EventSourceMappings[0].UUID
+	enable := func(on bool) {
+		t.Helper()
+		if _, err := w.lambda.UpdateEventSourceMapping(ctx, &lambda.UpdateEventSourceMappingInput{UUID: mapping, Enabled: &on}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { enable(true) })
+	enable(false)
+	found := read[diagnosed](t, exitFindings, "doctor", "--sandboxes", "0")
+	for check, want := range map[string]checked{
+		"functions": {State: stateFail, Says: stopped + " is stopped", Cure: "delete-function-concurrency --function-name " + stopped},
+		"sources":   {State: stateFail, Says: "what is sent there waits", Cure: "--enabled --uuid " + *mapping},
+	} {
+		bad := slices.DeleteFunc(found.of(check), func(c checked) bool { return c.State == stateOK })
+		if len(bad) != 1 || bad[0].State != want.State || !strings.Contains(bad[0].Says, want.Says) || !strings.Contains(bad[0].Cure, want.Cure) {
+			t.Errorf("%s: %+v, want %+v", check, bad, want)
+		}
+	}
+}
+
+// TestDoctorFindsFunctionsThatAskAnotherECS than this tool does: of what they start here, it
+// would say that it is lost.
+func TestDoctorFindsFunctionsThatAskAnotherECS(t *testing.T) {
+	w := installed(t)
+	t.Setenv("AWS_ENDPOINT_URL_ECS", w.engine.Endpoint)
+	found := read[diagnosed](t, exitFindings, "doctor", "--sandboxes", "0").of("functions")
+	for _, c := range found {
+		if c.State != stateFail || !strings.Contains(c.Says, w.engine.Endpoint) || !strings.Contains(c.Cure, "AWS_ENDPOINT_URL_ECS="+w.fargate.URL()) {
+			t.Errorf("%+v", c)
+		}
+	}
+	if len(found) != len(names.Functions) {
+		t.Errorf("found %+v", found)
+	}
+	for _, row := range []struct {
+		a, b string
+		same bool
+	}{
+		{"http://127.0.0.1:4570", "http://localhost:4570/", true},
+		{"http://host.docker.internal:4570", "http://[::1]:4570", true},
+		{"http://127.0.0.1:4570", "http://127.0.0.1:4566", false},
+		{"http://127.0.0.1:4570", "https://127.0.0.1:4570", false},
+		{"http://127.0.0.1:4570", "", false},
+		{"https://ecs.example.test", "https://ecs.example.test", true},
+		{"https://ecs.example.test", "https://localhost", false},
+	} {
+		if got := sameEndpoint(row.a, row.b); got != row.same {
+			t.Errorf("%s and %s: %v, want %v", row.a, row.b, got, row.same)
 		}
 	}
 }

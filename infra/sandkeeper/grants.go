@@ -91,7 +91,7 @@ func (k *Keeper) examines() []grant {
 	}, {
 		actions: []string{"s3:GetBucketVersioning"}, resources: []*string{k.bucket.BucketArn()},
 	}, {
-		actions: []string{"lambda:GetFunctionConfiguration"}, resources: functions,
+		actions: []string{"lambda:GetFunctionConcurrency", "lambda:GetFunctionConfiguration"}, resources: functions,
 	}, {
 		// These know no resource.
 		actions: []string{"ecs:DescribeTaskDefinition", "lambda:ListEventSourceMappings"}, resources: []*string{new("*")},
