@@ -226,12 +226,15 @@ func (k *Keeper) queues() {
 		// A shard a time: each has the whole of a sweep's time.
 		timeout: limits.SweepTimeout, keep: time.Hour, receives: 3, batch: 1, workers: shardWorkers,
 	})
-	k.events = k.deadQueue(names.EventDead)
+	// What cannot be delivered is sent there by Lambda, Scheduler and EventBridge: no queue's
+	// dead letters are.
+	k.events = k.deadQueue(names.EventDead, &awssqs.RedriveAllowPolicy{RedrivePermission: awssqs.RedrivePermission_DENY_ALL})
 }
 
-// deadQueue makes a queue for what failed each time it was tried.
-func (k *Keeper) deadQueue(id string) awssqs.Queue {
-	props := &awssqs.QueueProps{EnforceSSL: new(true), RetentionPeriod: days(14 * day)}
+// deadQueue makes a queue for what failed each time it was tried. allow says which queues
+// may name it as theirs; nil is any of the account.
+func (k *Keeper) deadQueue(id string, allow *awssqs.RedriveAllowPolicy) awssqs.Queue {
+	props := &awssqs.QueueProps{EnforceSSL: new(true), RetentionPeriod: days(14 * day), RedriveAllowPolicy: allow}
 	k.encryptQueue(props)
 	return awssqs.NewQueue(k.Construct, &id, props)
 }
@@ -246,7 +249,9 @@ type queueSpec struct {
 }
 
 func (k *Keeper) queue(id, dead string, spec queueSpec) queue {
-	letters := k.deadQueue(dead)
+	// By queue would need the ARN of the queue that names this one: a circle, unless either had
+	// a name of its own, for which the next deploy would replace it and lose what is in it.
+	letters := k.deadQueue(dead, nil)
 	props := &awssqs.QueueProps{
 		EnforceSSL: new(true),
 		// Six times the consumer's timeout: a batch that is still being worked on

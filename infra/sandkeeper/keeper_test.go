@@ -351,6 +351,28 @@ func TestQueues(t *testing.T) {
 	}
 }
 
+// TestNoQueueCallsAnothersDeadLettersItsOwn: a queue that takes what services could not
+// deliver refuses to be any queue's dead-letter queue, where else every queue of the account
+// may name it. One that is a queue's of the stack cannot say so: each would need the other's
+// ARN.
+func TestNoQueueCallsAnothersDeadLettersItsOwn(t *testing.T) {
+	named := map[string]bool{}
+	for _, queue := range production.all(t, "AWS::SQS::Queue") {
+		named[flat(at(queue.Properties, "RedrivePolicy", "deadLetterTargetArn"))] = true
+	}
+	seen := 0
+	for id, queue := range production.all(t, "AWS::SQS::Queue") {
+		switch allow := queue.Properties["RedriveAllowPolicy"]; {
+		case named[readable(id)+".Arn"]:
+			same(t, id+" may be named by", allow, nil)
+		case queue.Properties["RedrivePolicy"] == nil:
+			seen++
+			same(t, id+" may be named by", allow, properties{"redrivePermission": "denyAll"})
+		}
+	}
+	same(t, "queues of what services could not deliver", seen, 1)
+}
+
 func TestWhatIsNoBusIsRefused(t *testing.T) {
 	for _, bus := range []string{"arn:aws:events:eu-west-1:000000000000:event-bus/others", "my bus", "*"} {
 		func() {

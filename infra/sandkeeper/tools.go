@@ -38,7 +38,9 @@ func (k *Keeper) tools(reap awslambda.Function) (awslambda.Function, *string) {
 
 func (k *Keeper) toolsGrants(reap awslambda.Function) []grant {
 	return append(k.invokesHost(), grant{
-		// Reads, the hint that an agent has ended, and the count of what it spooled.
+		// Reads, the hint that an agent has ended, and the count of what it spooled. Not by
+		// dynamodb:Attributes: AWS pairs it with answers of changed attributes alone, and these
+		// updates answer with the whole record, done or refused, by which own success is told.
 		actions: []string{"dynamodb:GetItem", "dynamodb:UpdateItem"}, resources: []*string{k.runs.TableArn()},
 	}, grant{
 		actions: []string{"lambda:InvokeFunction"}, resources: []*string{reap.FunctionArn()},
