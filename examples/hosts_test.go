@@ -100,6 +100,25 @@ type stage struct {
 	api        client.API
 }
 
+// options are what every host takes.
+var options = []string{
+	"function", "tenant", "thread", "run", "host", "parent", "definition", "shell", "input", "from", "attach", "takeover", "detach", "cancel", "pause",
+}
+
+// TestHostsTellTheirOptions to whoever asks for help, and do nothing else.
+func TestHostsTellTheirOptions(t *testing.T) {
+	for name, make := range hosts {
+		t.Run(name, func(t *testing.T) {
+			help := do(t, ".", append(make(t), "--help")...)
+			for _, option := range options {
+				if !strings.Contains(help, "-"+option) {
+					t.Errorf("--help does not tell --%s:\n%s", option, help)
+				}
+			}
+		})
+	}
+}
+
 // onEach runs a test for each example, all at once: most of it is waiting.
 func onEach(t *testing.T, test func(s *stage)) {
 	in := shared.Get(t)

@@ -189,26 +189,34 @@ function of(run: RunView): Record<string, unknown> {
 const text = { type: "string" } as const;
 const flag = { type: "boolean", default: false } as const;
 
+const known = {
+  function: { ...text, default: process.env["SANDKEEPER_SESSION_FUNCTION"] ?? "", use: "the session function: its name, with an alias where tenants have one" },
+  tenant: { ...text, default: "-", use: "whose data it is" },
+  thread: { ...text, default: "thread-" + randomBytes(8).toString("hex"), use: "the conversation" },
+  run: { ...text, default: "run-" + randomBytes(8).toString("hex"), use: "the turn" },
+  host: { ...text, default: "host-" + randomBytes(16).toString("hex"), use: "this host's name: whoever knows it has the run" },
+  parent: { ...text, use: "the paused run that this one goes on for" },
+  definition: { ...text, use: "a file, or the name of one that the installation keeps" },
+  shell: { ...text, use: "what the agent is" },
+  input: { ...text, use: "the agent's stdin" },
+  from: { ...text, default: "0", use: "byte position of the output to go on from" },
+  attach: { ...flag, use: "come back to --run" },
+  takeover: { ...flag, use: "although another host has it" },
+  detach: { ...flag, use: "leave as soon as the agent works" },
+  cancel: { ...flag, use: "end --run" },
+  pause: { ...flag, use: "pause --run for a human; a run with it as --parent goes on" },
+  help: { ...flag, use: "show this, and do nothing" },
+};
+
+function help(): string {
+  const lines = Object.entries(known).map(([name, option]) =>
+    `  --${name}${option.type === "string" ? " TEXT" : ""}`.padEnd(22) + option.use);
+  return ["usage: node dist/host.js --definition FILE --shell COMMAND [option ...]", "", ...lines].join("\n");
+}
+
 function options() {
-  const { values } = parseArgs({
-    options: {
-      function: { ...text, default: process.env["SANDKEEPER_SESSION_FUNCTION"] ?? "" },
-      tenant: { ...text, default: "-" },
-      thread: { ...text, default: "thread-" + randomBytes(8).toString("hex") },
-      run: { ...text, default: "run-" + randomBytes(8).toString("hex") },
-      host: { ...text, default: "host-" + randomBytes(16).toString("hex") }, // whoever knows it has the run
-      parent: text, // the paused run that this one goes on for
-      definition: text, // a file, or the name of one that the installation keeps
-      shell: text, // what the agent is
-      input: text, // its stdin
-      from: { ...text, default: "0" }, // byte position of the output to go on from
-      attach: flag, // come back to --run
-      takeover: flag, // although another host has it
-      detach: flag, // leave as soon as the agent works
-      cancel: flag, // end --run
-      pause: flag, // pause --run for a human; a run with it as --parent goes on
-    },
-  });
+  const { values } = parseArgs({ options: known });
+  if (values.help) return values;
   if (!values.function) throw new TypeError("want --function or SANDKEEPER_SESSION_FUNCTION");
   if (!/^\d+$/.test(values.from)) throw new TypeError(`--from: want a byte position, got ${values.from}`);
   if (!values.attach && !values.cancel && !values.pause && !(values.definition && values.shell)) {
@@ -286,6 +294,10 @@ async function main(): Promise<number> {
   } catch (e) {
     console.error((e as Error).message);
     return 2;
+  }
+  if (o.help) {
+    console.log(help());
+    return 0;
   }
   const session = new Session(o.function);
   const me = { tenant: o.tenant, run: o.run, host: o.host };
