@@ -15,11 +15,9 @@ func (k *Keeper) lease(ctx context.Context, key ThreadKey, owner string) (Thread
 // leaseOf is lease of a thread that was read a moment ago.
 func (k *Keeper) leaseOf(ctx context.Context, was Thread, owner string) (Thread, error) {
 	key, now := was.ThreadKey, nowMillis()
-	t := AcquireLease{Owner: owner, Now: now, Until: leaseUntil(now)}
-	if was.Lease.Owner == owner && was.Lease.Live(now) {
-		t.Held = was.Fence
-	}
-	th, err := k.Threads.UpdateThread(ctx, key, t)
+	th, err := k.Threads.UpdateThread(ctx, key, AcquireLease{
+		Owner: owner, Now: now, Until: leaseUntil(now), Held: was.Lease.Owner == owner && was.Lease.Live(now),
+	})
 	if err != nil && !Refused(err) {
 		return Thread{}, fmt.Errorf("take lease of thread %s: %w", key, err)
 	}

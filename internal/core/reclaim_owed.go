@@ -320,7 +320,8 @@ func (l losses) final(ctx context.Context, r Run, why string) (RunCheckpoint, er
 // acquire takes the thread's lease for the capture of an ended run. The lease that the
 // run's own host has left is over: it ends with the run, which never begins again.
 func (l losses) acquire(ctx context.Context, r Run, now Millis) (Thread, error) {
-	key, take := runThread(r), AcquireLease{Owner: reclaimOwner(r), Now: now, Until: now.Add(LeaseLife)}
+	key := runThread(r)
+	take := AcquireLease{Owner: reclaimOwner(r), Now: now, Until: now.Add(LeaseLife), Held: r.ReclaimOutcome == ReclaimCapturing}
 	th, err := l.threads.UpdateThread(ctx, key, take)
 	if !Refused(err) {
 		return th, err

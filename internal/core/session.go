@@ -140,7 +140,7 @@ func (s *Session) lease(ctx context.Context, r Run, key SandboxKey, known *Threa
 	if th.Lease.Owner == hostOwner(r) && th.Lease.Until > now.Add(LeaseLife*2/3) {
 		return th, "", nil // taken or renewed a moment ago; what is written under it says its fence
 	}
-	th, err = threads.UpdateThread(ctx, hostThread(r), AcquireLease{Owner: hostOwner(r), Now: now, Until: leaseUntil(now)})
+	th, err = threads.UpdateThread(ctx, hostThread(r), AcquireLease{Owner: hostOwner(r), Now: now, Until: leaseUntil(now), Held: th.Lease.Owner == hostOwner(r) && th.Lease.Live(now)})
 	if refusalOf(err) == "writer-conflict" {
 		return Thread{}, "writer", nil // somebody was faster; who, the next call tells
 	}
@@ -272,7 +272,7 @@ func (s *Session) spend(ctx context.Context, r *Run) *SpendView {
 // again: finish sees by the head whether somebody wrote in between.
 func (s *Session) renewLease(ctx context.Context, r Run) error {
 	now := nowMillis()
-	_, err := s.Launcher.Threads.UpdateThread(ctx, hostThread(r), AcquireLease{Owner: hostOwner(r), Now: now, Until: leaseUntil(now)})
+	_, err := s.Launcher.Threads.UpdateThread(ctx, hostThread(r), AcquireLease{Owner: hostOwner(r), Now: now, Until: leaseUntil(now), Held: true})
 	if refusalOf(err) == "writer-conflict" {
 		return refuse("renew", "thread "+hostThread(r).String(), "writer-lost")
 	}

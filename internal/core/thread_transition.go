@@ -10,9 +10,9 @@ type AcquireLease struct {
 	Owner string
 	Now   Millis
 	Until Millis
-	// Held is the fence under which the owner had it a moment ago; zero: it had not. It is
-	// a hint at what to ask for first, and no condition.
-	Held int64
+	// Held says that the owner had it when somebody looked last. It is a hint at what to
+	// ask for first, and no condition.
+	Held bool
 }
 
 // Name is "acquire lease".

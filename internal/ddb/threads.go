@@ -53,19 +53,18 @@ func (s *Threads) UpdateThread(ctx context.Context, k core.ThreadKey, t core.Thr
 }
 
 // acquireTries is how often a lease that changes hands meanwhile is asked for.
-const acquireTries = 4
+const acquireTries = 8
 
 // acquire takes a lease that nobody holds, or renews the owner's own: which of the two it
-// is, and so whether the fence grows, is the condition of the request that does it.
+// is, and so whether the fence grows, is the condition of the request that does it. A
+// refusal brings what is there, and so which of them to ask for next.
 func (s *Threads) acquire(ctx context.Context, k core.ThreadKey, t core.AcquireLease) (core.Thread, error) {
-	if t.Held != 0 {
-		th, err := s.UpdateThread(ctx, k, core.RenewLease{Owner: t.Owner, Fence: t.Held, Now: t.Now, Until: t.Until})
-		if !core.Refused(err) {
-			return th, err
-		}
-	}
 	for range acquireTries {
-		input, err := takeLease(k, t).input(s.table, key(threadPK(k), skHead))
+		change := takeLease
+		if t.Held {
+			change = keepLease
+		}
+		input, err := change(k, t).input(s.table, key(threadPK(k), skHead))
 		if err != nil {
 			return core.Thread{}, err
 		}
@@ -84,13 +83,7 @@ func (s *Threads) acquire(ctx context.Context, k core.ThreadKey, t core.AcquireL
 		if _, err := t.Apply(th); err != nil {
 			return core.Thread{}, err
 		}
-		if !th.Lease.Live(t.Now) {
-			continue // it has been given back since
-		}
-		th, err = s.UpdateThread(ctx, k, core.RenewLease{Owner: t.Owner, Fence: th.Fence, Now: t.Now, Until: t.Until})
-		if !core.Refused(err) {
-			return th, err
-		}
+		t.Held = th.Lease.Live(t.Now)
 	}
 	return core.Thread{}, fmt.Errorf("%w: the lease changes hands too fast", errDisagree)
 }

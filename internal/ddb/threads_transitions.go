@@ -201,3 +201,11 @@ func takeLease(k core.ThreadKey, t core.AcquireLease) *change {
 	c.set("leaseUntil", t.Until)
 	return c
 }
+
+// keepLease renews the owner's own, under whatever fence it has.
+func keepLease(k core.ThreadKey, t core.AcquireLease) *change {
+	c := newThreadChange(k, t.Now)
+	c.need(is("leaseOwner", t.Owner), leaseLives(t.Now))
+	c.set("leaseUntil", t.Until)
+	return c
+}

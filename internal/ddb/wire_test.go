@@ -481,6 +481,63 @@ func TestARecordThatDoesNotParseComesBackApart(t *testing.T) {
 	}
 }
 
+// TestALeaseIsAskedForByWhatIsKnown: its owner renews it in one request, which leaves the
+// fence as it is; where what was known is wrong, the refusal says what to ask for next.
+func TestALeaseIsAskedForByWhatIsKnown(t *testing.T) {
+	k := core.ThreadKey{Tenant: "a", Thread: "t"}
+	image := func(owner string, until int) string {
+		return fmt.Sprintf(`{"pk":{"S":"a#t"},"sk":{"S":"head"},"v":{"N":"1"},"tenant":{"S":"a"},"thread":{"S":"t"},"fence":{"N":"4"},"leaseOwner":{"S":%q},"leaseUntil":{"N":"%d"}}`, owner, until)
+	}
+	const (
+		take = "attribute_not_exists leaseOwner OR attribute_not_exists leaseUntil OR leaseUntil <= 50"
+		keep = "leaseOwner = me AND leaseUntil > 50 AND attribute_exists leaseOwner"
+	)
+	for _, tt := range []struct {
+		name  string
+		held  bool
+		there []string // of each refusal
+		want  []string // conditions
+		fails bool
+	}{
+		{"it is held, as was known", true, nil, []string{keep}, false},
+		{"it is free, as was known", false, nil, []string{take}, false},
+		{"it is held after all", false, []string{image("me", 90)}, []string{take, keep}, false},
+		{"it has lapsed", true, []string{image("me", 50)}, []string{keep, take}, false},
+		{"there is no thread yet", true, []string{""}, []string{keep, take}, false},
+		{"another had it, and gave it back", true, []string{image("you", 20)}, []string{keep, take}, false},
+		{"it lapses and is taken again", true, []string{image("me", 50), image("me", 99)}, []string{keep, take, keep}, false},
+		{"another has it", true, []string{image("you", 90)}, []string{keep}, true},
+		{"another has it, and nobody knew", false, []string{image("you", 90)}, []string{take}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			client, v := dial(t, func(n int, _ string, w http.ResponseWriter) {
+				if n > len(tt.there) {
+					_, _ = fmt.Fprintf(w, `{"Attributes":%s}`, image("me", 100))
+					return
+				}
+				more := ""
+				if it := tt.there[n-1]; it != "" {
+					more = `,"Item":` + it
+				}
+				failWith(w, "ConditionalCheckFailedException", more)
+			})
+			_, err := ddb.NewThreads(client, "checkpoints").UpdateThread(t.Context(), k, core.AcquireLease{Owner: "me", Now: 50, Until: 100, Held: tt.held})
+			if core.Refused(err) != tt.fails || !tt.fails && err != nil {
+				t.Errorf("got %v", err)
+			}
+			if len(v.requests) != len(tt.want) {
+				t.Fatalf("%d requests, want %d", len(v.requests), len(tt.want))
+			}
+			for i, q := range v.requests {
+				condition := flat(q.Body.plain(q.Body.ConditionExpression))
+				if !strings.Contains(condition, tt.want[i]) || strings.Contains(q.Body.plain(q.Body.UpdateExpression), "fence") != (tt.want[i] == take) {
+					t.Errorf("request %d: %s with %s, want %s", i+1, q.Body.plain(q.Body.UpdateExpression), condition, tt.want[i])
+				}
+			}
+		})
+	}
+}
+
 func TestAConflictIsNoRefusal(t *testing.T) {
 	k := core.RunKey{Tenant: "a", Run: "r"}
 	append1 := func(c *dynamodb.Client) error {

@@ -647,7 +647,7 @@ var threadTransitions = map[string]drawing[core.Thread, core.ThreadTransition]{
 	"AcquireLease": {draw: func(rt *draw.T, th core.Thread) core.ThreadTransition {
 		return core.AcquireLease{
 			Owner: draw.SampledFrom([]string{"a", "b"}).Draw(rt, "owner"), Now: moments.Draw(rt, "now"), Until: 4000,
-			Held: draw.SampledFrom([]int64{0, th.Fence, 7}).Draw(rt, "held"),
+			Held: draw.SampledFrom([]bool{false, true}).Draw(rt, "held"),
 		}
 	}},
 	"RenewLease": {shape: working, draw: func(rt *draw.T, th core.Thread) core.ThreadTransition {
