@@ -110,7 +110,7 @@ func (w *world) judgeRun(a *actor, r *agentRun, before, after core.Run) {
 	if before.Row == core.RowReclaim && after.Row == core.RowNone && after.ReclaimOutcome == core.ReclaimDestroyed && w.lives(after.TaskARN) {
 		w.accuse("%s says that the sandbox of run %s is gone, and its task lives (I5)", a.name, r.key)
 	}
-	if after.Hold != before.Hold || after.TTLSeconds != before.TTLSeconds || after.SpendCap != before.SpendCap || after.DetachedSince != before.DetachedSince || after.InterruptedSince != before.InterruptedSince || after.Epoch != before.Epoch {
+	if after.Hold != before.Hold || after.TTLSeconds != before.TTLSeconds || after.SpendCap != before.SpendCap || after.DetachedSince != before.DetachedSince || after.InterruptedSince != before.InterruptedSince || after.Epoch != before.Epoch || after.ClaimUntil != before.ClaimUntil {
 		r.moved = w.calls
 	}
 	if r.over == 0 && (after.Status.Terminal() || after.Ending != nil || after.CancelRequested != 0) {
@@ -118,7 +118,11 @@ func (w *world) judgeRun(a *actor, r *agentRun, before, after core.Run) {
 	}
 	if after.Status.Terminal() && !before.Status.Terminal() {
 		w.oracle.ends++
-		if cancelled := after.Ending != nil && after.Ending.Reason == core.EndCancelled; after.ExitCode == nil && !cancelled && a.control.Blocked() {
+		blocked := a.control.Blocked()
+		if w.call == "continued" { // a host's wish, which the breaker does not count
+			blocked = a.control.Frozen
+		}
+		if cancelled := after.Ending != nil && after.Ending.Reason == core.EndCancelled; after.ExitCode == nil && !cancelled && blocked {
 			w.accuse("%s closes run %s without a sentinel although it is frozen or tripped (I13)", a.name, r.key)
 		}
 		w.judgeEnd(r, before, after)

@@ -221,6 +221,31 @@ var once = []struct {
 		{Op: "go", ID: 138, N: 40},
 		{Op: "go", ID: 141, N: 40},
 	}},
+}, {
+	name: "a host goes on for a paused run although the breaker has tripped",
+	seed: 0x89805209c3bb5203,
+	script: sim.Script{Config: sim.Config{
+		Runs: 8, Threads: 2, Idle: true, Lapses: true, Release: true, Breaker: 1, ListLag: 5 * time.Second, Checkpoint: core.CheckpointAlways,
+		Keeper: true, Session: true, SetUp: true, Hooks: 1, Copies: core.SnapshotsAfterRun, Spool: true, Adopts: true, Quota: 2, Spokes: true, Redrives: true,
+	}, Choices: []sim.Choice{
+		{Op: "continue", ID: 35, Run: 1},
+		{Op: "go", ID: 35, N: 4},
+		{Op: "begin", ID: 82, Run: 2},
+		{Op: "go", ID: 82, N: 40},
+		{Op: "detach", ID: 93, Run: 2},
+		{Op: "go", ID: 93, N: 40},
+		{Op: "until", N: 2},
+		{Op: "detach", ID: 106, Run: 1},
+		{Op: "go", ID: 106, N: 40},
+		{Op: "sweep", ID: 112, Run: 2},
+		{Op: "go", ID: 112, N: 40},
+		{Op: "continue", ID: 135},
+		{Op: "go", ID: 135, N: 4},
+		{Op: "interrupt", ID: 164},
+		{Op: "go", ID: 164, N: 40},
+		{Op: "continue", ID: 192, Run: 6},
+		{Op: "go", ID: 192, N: 40},
+	}},
 }}
 
 // TestWhatOnceBroke carries every such script out again.

@@ -177,9 +177,9 @@ func (w *world) judgeAbroad(a *actor, begun core.Millis, report core.SweepReport
 	}
 	quick := now().Sub(begun) < w.limits.NewRunsFor/2
 	for _, e := range report.Runs {
-		run := w.oracle.seen[e.RunKey]
-		if run.TaskARN == "" || run.Cluster != cluster || e.Outcome != core.Unknown {
-			continue
+		run, r := w.oracle.seen[e.RunKey], w.runs[w.index(e.RunKey.Run)]
+		if run.TaskARN == "" || run.Cluster != cluster || e.Outcome != core.Unknown || r.moved >= a.begun || run.ClaimUntil.Add(2*w.config.Skew) > begun {
+			continue // it may have been another's when it was to be asked
 		}
 		if quick && (e.Reason == "task-unknown" || e.Reason == core.ReasonUnexamined) {
 			w.accuse("%s does not look at run %s (%s), whose cluster answers (I1)", a.name, e.RunKey, e.Reason)

@@ -646,7 +646,7 @@ var mutations = []mutation{
 	}
 	for c, cluster := range clusters {
 		if failed[c] != nil {`),
-	one("an audit says nothing of a spoke that fails", audits, `	return errors.Join(failed...)`, `	return failed[0]`),
+	one("an audit says nothing of a spoke that fails", audits, `	return errors.Join(failed...)`, `	return errors.Join(failed[0])`),
 
 	// What tenants may spend.
 	one("a meter that cannot be read has spent its cap", decide, ` || p.spending[r.Tenant].over(p.limits.TenantSpendCap)
