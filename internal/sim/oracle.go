@@ -327,7 +327,7 @@ func (w *world) judgeEnd(r *agentRun, before, after core.Run) {
 	agent, _ := w.agent(r, before.TaskARN)
 	lives := before.TaskARN != "" && w.lives(before.TaskARN)
 	saved, wrote := w.judgeLog(r), r.written
-	if !agent.Begun && r.stray != "" {
+	if r.stray != "" && before.TaskARN != r.stray {
 		wrote = "" // in a task that is not the run's
 	}
 	whole := saved == wrote || len(r.former) > 0 && (!after.Transcript.Complete || w.config.Spool)

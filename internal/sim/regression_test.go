@@ -222,6 +222,22 @@ var once = []struct {
 		{Op: "go", ID: 141, N: 40},
 	}},
 }, {
+	name: "a sealed run ends with what its agent wrote, although ECS has forgotten the task that its host had started",
+	seed: 0x1b039537c47d2d09,
+	script: sim.Script{Config: sim.Config{
+		Runs: 6, Threads: 3, Release: true, Breaker: 1, Skew: time.Second, Checkpoint: core.CheckpointAlways, Keeper: true, Session: true,
+		SetUp: true, Hooks: 1, Spool: true, Adopts: true,
+	}, Choices: []sim.Choice{
+		{Op: "adopt", ID: 19},
+		{Op: "write", N: 1},
+		{Op: "exit", N: 3},
+		{Op: "adopt", ID: 202},
+		{Op: "go", ID: 202, N: 40},
+		{Op: "finish", ID: 236},
+		{Op: "go", ID: 236, N: 3},
+		{Op: "forget"},
+	}},
+}, {
 	name: "a host goes on for a paused run although the breaker has tripped",
 	seed: 0x89805209c3bb5203,
 	script: sim.Script{Config: sim.Config{
