@@ -27,6 +27,7 @@ type oracle struct {
 	told     map[core.RunKey]core.CheckpointState // of whose checkpoint other systems were told, and what
 	storable map[core.RunKey]bool                 // whose workspace could be stored when everything was sound again
 
+	serves  map[string]core.RunID             // whose sandbox a task was last, where there is a keeper
 	metered map[core.InstanceID]core.Metering // what tasks are metered by, as seen last
 	marked  map[core.RunKey]mark              // of which end a warning was noted as given
 }
@@ -40,6 +41,9 @@ func (w *world) judge(a *actor, call string) {
 	if w.config.Keeper {
 		state := w.store.State()
 		w.judgeKept(a, call, w.oracle.state, state)
+		for _, box := range state.Sandboxes {
+			w.oracle.serves[box.TaskARN] = box.LatestRun
+		}
 		w.oracle.state = state
 	}
 	w.judgeThreads(a.name)
@@ -374,6 +378,13 @@ func (w *world) endWrongs(a *actor, key core.RunKey) []string {
 	return nil
 }
 
+// passed reports whether the sandbox of a run has become another's, whose hold counts from
+// then on.
+func (w *world) passed(run core.Run) bool {
+	latest, known := w.oracle.serves[run.TaskARN]
+	return known && latest != run.RunKey.Run
+}
+
 // stopWrongs tells what speaks against it that a stops a task now (I1, I7, I13).
 func (w *world) stopWrongs(a *actor, arn string) []string {
 	var wrongs []string
@@ -393,7 +404,7 @@ func (w *world) stopWrongs(a *actor, arn string) []string {
 		if err != nil || run.Instance != instance || run.TaskARN == "" && !launches(row, r) {
 			continue
 		}
-		held := run.TaskARN == arn && w.oracle.promised[r.key] > now().Add(2*w.config.Skew)
+		held := run.TaskARN == arn && w.oracle.promised[r.key] > now().Add(2*w.config.Skew) && !w.passed(run)
 		need(!held, "run "+r.key.String()+" was promised a hold (I13)")
 		agent, _ := w.agent(r, arn)
 		need(!agent.Alive || run.Ending != nil, "the agent of run "+r.key.String()+" works (I1)")

@@ -130,6 +130,7 @@ func newWorld(t testing.TB, c Config) *world {
 	}
 	w.counts, w.oracle.state, w.closed, w.tried = map[string]int{}, store.State(), map[core.InstanceID]bool{}, map[string]bool{}
 	w.fleet.SetupsByHand, w.fleet.FailsHook = true, w.hookFails
+	w.oracle.serves = map[string]core.RunID{}
 	w.oracle.metered, w.oracle.marked = map[core.InstanceID]core.Metering{}, map[core.RunKey]mark{}
 	w.oracle.lost, w.oracle.storable = map[core.RunKey]bool{}, map[core.RunKey]bool{}
 	for n := range c.Runs {
