@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -199,10 +200,20 @@ func (k *Keeper) note(ctx context.Context, w working, files, bytes int64) (Milli
 	return k.notes(ctx, w, NoteStep{Files: files, Bytes: bytes})
 }
 
+// StepMost is how long one beginning of a step may go on, however lively its agent is. What
+// an agent says keeps the thread's lease, and so the end of its own sandbox and the thread's
+// next run waiting; a sandbox that means harm must not do so for ever. It is far more than
+// the largest disk of a Fargate task takes.
+const StepMost = 6 * time.Hour
+
 // notes renews the lease of a step that is heard of, with what it says.
 func (k *Keeper) notes(ctx context.Context, w working, n NoteStep) (Millis, error) {
 	n.Fence, n.Token, n.Now = w.step.Fence, w.step.Token, nowMillis()
-	n.Until = leaseUntil(n.Now)
+	over := w.step.StartedAt.Add(StepMost)
+	if n.Now >= over {
+		return 0, ErrToken
+	}
+	n.Until = min(leaseUntil(n.Now), over)
 	th, err := k.Threads.UpdateThread(ctx, w.ThreadKey, n)
 	switch {
 	case refusalOf(err) == "granted":

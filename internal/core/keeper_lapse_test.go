@@ -189,3 +189,43 @@ func TestAStepOfTheSameWriterIsNotCutOff(t *testing.T) {
 		}
 	})
 }
+
+// TestAStepEndsHoweverLivelyItsAgent: what a sandbox says keeps its thread's lease, and so
+// whoever waits for that, for a time only.
+func TestAStepEndsHoweverLivelyItsAgent(t *testing.T) {
+	for name, begin := range map[string]func(w *keeping, k *core.Keeper) error{
+		"a save": func(w *keeping, k *core.Keeper) error {
+			_, err := k.Save(w.ctx(), saveOf("t", "c1"))
+			return err
+		},
+		"a restore": func(w *keeping, k *core.Keeper) error {
+			w.must(w.save(w.ctx(), w.store.Process, "t", "c0", first))
+			_, err := k.Restore(w.ctx(), core.RestoreRequest{ThreadKey: thread("t"), ID: "r1", Key: "key-t", Instance: "i-t"})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kept(t, func(w *keeping) {
+				k := w.keeper(w.store.Process)
+				w.must(begin(w, k))
+				token, begun := w.jobs["t"].Token, time.Now()
+				for calls := 0; ; calls++ {
+					if since := time.Since(begun); since > core.StepMost {
+						t.Fatalf("its agent has kept the lease for %s", since)
+					}
+					_, err := k.Renew(w.ctx(), token, int64(calls), 1)
+					if code(err) == "token-dead" && time.Since(begun) > core.StepMost-time.Minute {
+						break
+					}
+					w.must(err)
+					time.Sleep(time.Minute)
+				}
+				if th := w.store.State().Threads[thread("t")]; th.Lease.Live(now()) {
+					t.Errorf("%+v lives on", th.Lease)
+				}
+				_, err := w.store.UpdateThread(w.ctx(), thread("t"), core.AcquireLease{Owner: "reclaim:r", Now: now(), Until: now().Add(core.LeaseLife)})
+				w.must(err)
+			})
+		})
+	}
+}
