@@ -362,7 +362,7 @@ func (s *Session) take(ctx context.Context, st *starting, box Sandbox, latest Ru
 		return "unreachable", nil
 	case box.Reclaiming != "":
 		return "reclaim", nil
-	case !clean(latest):
+	case box.IdleSince == 0 && !clean(latest): // one that is kept warm was found fit for it
 		return "reclaim", nil // what is left of it, nobody knows
 	case st.definition.tooOld(box, nowMillis()):
 		return "reclaim", s.retire(ctx, box)

@@ -517,6 +517,29 @@ func TestAWarmSandboxServesTheNextTurn(t *testing.T) {
 	})
 }
 
+// TestAWarmSandboxOutlivesItsRunsRecord: a sandbox may be kept warm, or held, for longer
+// than the records of ended runs are kept. The next turn finds it all the same.
+func TestAWarmSandboxOutlivesItsRunsRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHosting(t)
+		h.limits.Retention = 24 * time.Hour
+		q := startOf("first", "one")
+		q.Definition.IdleTTLSeconds = 48 * 60 * 60
+		first := h.ready(q)
+		h.warm("first")
+		time.Sleep(25 * time.Hour)
+		h.store.Retire(now())
+		if _, err := h.store.Run(t.Context(), key("first")); !errors.Is(err, core.ErrNotFound) {
+			t.Fatalf("its run's record is there still: %v", err)
+		}
+		q.RunKey, q.Host = key("second"), hostOf("two")
+		if second := h.ready(q); second.Ensured != core.EnsuredResumed || second.Run.TaskARN != first.Run.TaskARN {
+			t.Errorf("second turn: %+v", second)
+		}
+		h.check()
+	})
+}
+
 // TestWhatIsNotResumed: an unclean end, a sandbox that is too old, one that is being
 // reclaimed, one of which ECS says nothing.
 func TestWhatIsNotResumed(t *testing.T) {

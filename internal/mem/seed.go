@@ -44,6 +44,18 @@ func (s *Store) SeedLaunched(r core.Run) {
 	})
 }
 
+// Retire is retention: the records of ended runs whose time is over go, as DynamoDB's TTL
+// has them go some time.
+func (s *Store) Retire(now core.Millis) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, r := range s.runs {
+		if r.ExpiresAt != 0 && r.ExpiresAt <= now {
+			delete(s.runs, key)
+		}
+	}
+}
+
 // State is a copy of everything a store holds, for assertions; it passes no gate.
 type State struct {
 	Runs      map[core.RunKey]core.Run
