@@ -364,6 +364,9 @@ func (l losses) superseded(ctx context.Context, th Thread, r Run) (bool, error) 
 	if th.Head == "" || th.Head == CheckpointOf(r.RunKey.Run) || r.FinishedAt == 0 {
 		return false, nil
 	}
+	if r.Start.Noted && th.Head == r.Start.Head {
+		return false, nil // it went out from that, whatever the clocks say
+	}
 	head, err := l.threads.Checkpoint(ctx, th.ThreadKey, th.Head)
 	if err != nil {
 		return false, ignoreNotFound(err)

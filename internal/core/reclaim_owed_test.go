@@ -361,6 +361,17 @@ var owedCases = map[string]struct {
 		o.expect(o.job, core.ReclaimDestroyed, false)
 		o.stands(core.CheckpointSuperseded)
 	}},
+	"the head that its run began from is not newer, whatever the clocks say": {core.ReclaimEnd, func(o *owed) {
+		time.Sleep(time.Minute) // by which the clock of whoever finished the run was behind
+		o.saved("before")
+		r := o.run("r")
+		r.Start.Noted, r.Start.Head = true, "before"
+		o.store.SeedRun(r)
+		o.expect(o.job, core.ReclaimCapturing, false)
+		o.captured()
+		o.expect(o.job, core.ReclaimDestroyed, false)
+		o.stands(core.CheckpointDone)
+	}},
 	"an older head is gone out from": {core.ReclaimEnd, func(o *owed) {
 		r := o.run("r")
 		r.FinishedAt += 1000
