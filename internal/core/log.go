@@ -149,7 +149,20 @@ func tailOf(before, data []byte) []byte {
 // blobKey is unique to one claim and position: no two claims ever write one object.
 func blobKey(r Run) string {
 	return fmt.Sprintf("%s/logs/%s/%d-%s-%016d",
-		KeyToken(string(r.Tenant)), KeyToken(string(r.RunKey.Run)), r.Epoch, r.ClaimNonce, r.LogEnd)
+		KeyToken(string(r.Tenant)), KeyToken(string(r.RunKey.Run)), r.Epoch, claimToken(r.ClaimNonce), r.LogEnd)
+}
+
+// claimToken is a claim's nonce as it stands in keys. A host's is a text of its own choice,
+// and that of a continuation holds a run's id: where that is long, or more than letters,
+// digits, dots and hyphens, its digest stands for it, so that every key is one that a store
+// takes.
+func claimToken(nonce string) string {
+	const most = 32
+	if len(nonce) <= most && nonce == KeyToken(nonce) {
+		return nonce
+	}
+	sum := sha256.Sum256([]byte(nonce))
+	return hex.EncodeToString(sum[:])[:most]
 }
 
 // resume continues a running SHA-256; no state begins one.
