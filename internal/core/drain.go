@@ -104,6 +104,9 @@ func (s *Sweep) drain(ctx context.Context, r Run, dead bool, a *allowance) (ende
 		if len(page.Data) == 0 {
 			return ended{}, fmt.Errorf("drain run %s: a page at %d is empty before the journal's end", r.RunKey, r.LogEnd)
 		}
+		if r.LogEnd-r.LogOmitted >= 2*s.Limits.TranscriptCap {
+			return s.leaveRest(ctx, r, page.Size)
+		}
 		if pushes {
 			if r, pushes, err = s.upload(ctx, r, page.Size, a); err != nil {
 				return ended{}, err
@@ -116,6 +119,19 @@ func (s *Sweep) drain(ctx context.Context, r Run, dead bool, a *allowance) (ende
 			}
 		}
 	}
+}
+
+// leaveRest ends the log of a journal of which more is kept than of any that has an end:
+// the sandbox goes on to give, whatever it said of its length. That the rest is left out is
+// written first, so that whoever goes on from the record knows it.
+func (s *Sweep) leaveRest(ctx context.Context, r Run, size int64) (ended, error) {
+	if size > r.LogEnd {
+		var err error
+		if r, err = s.Log.Skip(ctx, r, size); err != nil {
+			return ended{}, err
+		}
+	}
+	return ended{run: r, endless: true}, nil
 }
 
 // drainSpool appends what the spool has of the journal behind the log's end. How long the

@@ -1,6 +1,7 @@
 package core_test
 
 import (
+	"context"
 	"maps"
 	"strings"
 	"testing"
@@ -84,6 +85,79 @@ func TestOfATooLongTranscriptHeadAndTailAreKept(t *testing.T) {
 		}
 		w.check()
 	})
+}
+
+// endless is a sandbox that means harm: it says that its agent has ended, and gives pages
+// of its journal for ever.
+type endless struct {
+	core.Prober
+	run  core.RunID
+	size int                  // of a page
+	says func(at int64) int64 // how long the journal is, as it says
+}
+
+func (e endless) Probe(ctx context.Context, rate float64, requests []core.ProbeRequest) []core.ProbeReply {
+	replies := e.Prober.Probe(ctx, rate, requests)
+	for i, q := range requests {
+		if q.Run == e.run {
+			replies[i] = core.ProbeReply{RunKey: q.RunKey, State: core.ProbeFinished, Exit: 3, Size: 1, Stderr: "no"}
+		}
+	}
+	return replies
+}
+
+func (e endless) Page(ctx context.Context, q core.PageRequest) (core.PageReply, error) {
+	if q.Run != e.run {
+		return e.Prober.Page(ctx, q)
+	}
+	return core.PageReply{Data: []byte(strings.Repeat("x", e.size)), Size: e.says(q.From + int64(e.size))}, nil
+}
+
+// TestAJournalWithoutEndEndsWithItsRun: it is kept up to a multiple of the cap, its run
+// ends as its sandbox said, or as it was to, and no other waits for it.
+func TestAJournalWithoutEndEndsWithItsRun(t *testing.T) {
+	for name, says := range map[string]func(at int64) int64{
+		"it says little more each time": func(at int64) int64 { return at + 1 },
+		"it says that it is vast":       func(at int64) int64 { return max(1<<40, at+1) },
+	} {
+		for what, c := range map[string]struct {
+			before func(w *world)
+			status core.Status
+		}{
+			"finished":  {func(*world) {}, core.Failed},
+			"cancelled": {func(w *world) { w.cancel("r") }, core.Aborted},
+		} {
+			t.Run(name+", "+what, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t)
+					w.limits.TranscriptCap, w.limits.SweepBytes = 256<<10, 64<<10
+					w.left("r", "begun\n")
+					c.before(w)
+					w.left("other", strings.Repeat("y", 100<<10)+"\n")
+					w.fleet.Exit("other", 0)
+					for range 20 {
+						s := w.sweep(w.store.Process)
+						s.Prober = endless{s.Prober, "r", 8 << 10, says}
+						_, err := s.Run(t.Context(), core.SweepRequest{})
+						if err != nil {
+							t.Fatal(err)
+						}
+						time.Sleep(time.Minute)
+					}
+					r := w.run("r")
+					if r.Status != c.status || r.Transcript == nil || r.Transcript.Complete || r.Transcript.Omitted == 0 {
+						t.Fatalf("ended as %s, transcript %+v", r.Status, r.Transcript)
+					}
+					if kept := len(w.transcript("r")); kept > 3*256<<10 {
+						t.Errorf("%d bytes of it are kept", kept)
+					}
+					if got := w.run("other"); got.Status != core.Completed || !got.Transcript.Complete || got.FinishedAt.Sub(got.StartedAt) > 6*time.Minute {
+						t.Errorf("the other ended as %s after %s", got.Status, got.FinishedAt.Sub(got.StartedAt))
+					}
+				})
+			})
+		}
+	}
 }
 
 // TestFinalisationsShareBytes: the small ones go first, a giant is paused and goes on

@@ -201,6 +201,7 @@ func (e RunReport) failed(err error) RunReport {
 type ended struct {
 	run      Run
 	complete bool
+	endless  bool // its journal had no end, and the rest of it is left out
 }
 
 // drive brings the log of a claimed run to its end. A seal in the claim's image
@@ -274,10 +275,14 @@ func (s *Sweep) finalize(ctx context.Context, j job, r Run, a *allowance) (ended
 	if isRewritten(err) {
 		return s.sealBeside(ctx, j, r, a)
 	}
-	if err == nil && end.run.Sealed == nil {
-		err = fmt.Errorf("finalize run %s: the journal has no sentinel any more", r.RunKey)
+	switch {
+	case err != nil || end.run.Sealed != nil:
+		return end, err
+	case end.endless: // it has ended all the same: the probe has read its sentinel
+		end.run, err = s.Log.Append(ctx, end.run, nil, &Sealed{ExitCode: j.reply.Exit, At: nowMillis(), Stderr: j.reply.Stderr})
+		return end, err
 	}
-	return end, err
+	return end, fmt.Errorf("finalize run %s: the journal has no sentinel any more", r.RunKey)
 }
 
 // end ends the agent, then drains what there is. While the journal cannot be read

@@ -60,10 +60,13 @@ func (s *Sweep) examine(ctx context.Context, runs []Run, p policy, begun time.Ti
 		}
 	}
 	slices.SortStableFunc(jobs, func(a, b job) int {
-		return cmp.Or(cmp.Compare(a.decision.act, b.decision.act), cmp.Compare(a.reply.Size, b.reply.Size))
+		return cmp.Or(cmp.Compare(a.decision.act, b.decision.act), cmp.Compare(a.size(), b.size()))
 	})
 	return jobs
 }
+
+// size is how long the run's journal is at least: what its sandbox says, or what the log has.
+func (j job) size() int64 { return max(j.reply.Size, j.run.LogEnd) }
 
 // askTasks describes the tasks of all runs whose judgement asks for it, a batch a
 // call, and reads the ledger row of those that have none.
