@@ -242,19 +242,35 @@ func (s *Sweep) prune(ctx context.Context, report *DailyReport) {
 	}
 }
 
+// pruneReserve is how much of the day's time the prune leaves for what comes after it.
+const pruneReserve = 10 * time.Second
+
 func (s *Sweep) pruneSandbox(ctx context.Context, key SandboxKey) (*PruneReport, error) {
 	box, err := s.prunable(ctx, key)
 	if err != nil || box.Key == "" {
 		return nil, err
 	}
+	// One sandbox that is slow, or full of planted names, must not keep the day from its end:
+	// what was audited is told only then.
+	within := s.Limits.ProbeTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		within = min(within, time.Until(deadline)-pruneReserve)
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
 	target := ExecTarget{Cluster: box.Cluster, TaskARN: box.TaskARN, Container: box.Container}
 	pruner := JournalPruner{
 		Dir: s.Journals, Format: DefaultJournal, Store: runStanding{s.Runs, box.Material.Tenant},
 		Permit: func(ctx context.Context) error { return s.mayPrune(ctx, box) },
 	}
 	report := pruner.Prune(ctx, target, nowMillis())
+	report.Kept = report.Kept[:min(len(report.Kept), prunedTold)]
+	report.Failures = report.Failures[:min(len(report.Failures), prunedTold)]
 	return &report, nil
 }
+
+// prunedTold is of how many kept runs, and failures, the day's report tells for each sandbox.
+const prunedTold = 100
 
 // prunable reads the sandbox of a key, if it idles and nobody holds it; else it is the zero
 // Sandbox: in use again, about to end, or held as it is.

@@ -2,6 +2,8 @@ package core_test
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -190,6 +192,79 @@ func TestIdleSandboxesArePruned(t *testing.T) {
 			t.Errorf("%d tasks run, want the one that works", n)
 		}
 	})
+}
+
+// planted is a sandbox that means harm: its journal directory is full of names, or every
+// answer about it is slow.
+type planted struct {
+	core.JournalDirectory
+	names int
+	slow  time.Duration
+}
+
+func (d planted) List(ctx context.Context, target core.ExecTarget) (core.JournalListing, error) {
+	listing := core.JournalListing{Times: core.JournalTimes{Known: true}}
+	for n := range d.names {
+		name, at := fmt.Sprintf("planted-%d.ndjson", n), now()
+		if d.slow > 0 {
+			at = at.Add(-24 * time.Hour) // old enough to go
+		}
+		listing.Names = append(listing.Names, name)
+		listing.Times.Of = append(listing.Times.Of, core.JournalTime{Name: name, At: at})
+	}
+	return listing, d.wait(ctx)
+}
+
+func (d planted) Remove(ctx context.Context, _ core.ExecTarget, runs []core.RunID) ([]bool, error) {
+	return make([]bool, len(runs)), d.wait(ctx)
+}
+
+func (d planted) wait(ctx context.Context) error {
+	select {
+	case <-time.After(d.slow):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// TestNoSandboxKeepsTheDayFromItsEnd: what the audit found is told at the end of the day's
+// function, which has a timeout.
+func TestNoSandboxKeepsTheDayFromItsEnd(t *testing.T) {
+	for name, dir := range map[string]planted{
+		"names by the thousand": {names: 50_000},
+		"slow answers":          {names: 1000, slow: 25 * time.Second},
+		"no answers":            {names: 1000, slow: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				for _, run := range []string{"a", "b", "c"} {
+					w.begin(run, func(q *core.RunRequest) { q.Reclaim = core.ReclaimIdle })
+					w.fleet.Exit(core.RunID(run), 0)
+					w.detach(run)
+				}
+				w.tick()
+				p := w.store.NewProcess(mem.Faults{})
+				s := w.sweep(p)
+				dir.JournalDirectory = s.Journals
+				s.Journals = dir
+				ctx, cancel := context.WithTimeout(t.Context(), w.limits.SweepTimeout)
+				defer cancel()
+				begun := time.Now()
+				report, err := s.Daily(ctx)
+				if took := time.Since(begun); err != nil || report.Tasks != 3 || took > w.limits.SweepTimeout-5*time.Second {
+					t.Errorf("after %s: %v, %d tasks", took, err, report.Tasks)
+				}
+				if reads := len(p.Calls()); reads > 10_000 {
+					t.Errorf("the stores were asked %d times", reads)
+				}
+				if text, err := json.Marshal(report); err != nil || len(text) > 1<<20 {
+					t.Errorf("report of %d bytes, %v", len(text), err)
+				}
+			})
+		})
+	}
 }
 
 // TestOthersAreTold of each end, and once of each state that lasts.

@@ -35,6 +35,10 @@ const (
 	defaultMaxDeletes             = 200
 )
 
+// maxPruneAsked is of how many runs one prune asks the store: whoever plants names by the
+// thousand must not have it asked for hours.
+const maxPruneAsked = 2000
+
 // PrunePolicy bounds a prune. The zero value is the default.
 type PrunePolicy struct {
 	// OrphanAge is how old the newest file of a run that the store does not know has
@@ -93,20 +97,29 @@ func (f JournalFormat) PlanPrune(listing JournalListing, now Millis, policy Prun
 		}
 		plan.Runs[i].Names = append(plan.Runs[i].Names, name)
 	}
+	changed := listing.Times.byName() // once: a directory may hold any number of names
 	for i, run := range plan.Runs {
-		plan.Runs[i].Orphan = orphan(run.Names, listing.Times, now, policy)
+		plan.Runs[i].Orphan = orphan(run.Names, changed, now, policy)
 	}
 	return plan
 }
 
-// orphan says why the files of a run that no store knows stay, or nothing.
-func orphan(names []string, times JournalTimes, now Millis, policy PrunePolicy) PruneReason {
-	if !times.Known {
-		return KeptNoAgeGate
+// byName are the times by name; nil where nothing is known.
+func (t JournalTimes) byName() map[string]Millis {
+	if !t.Known {
+		return nil
 	}
-	changed := map[string]Millis{}
-	for _, t := range times.Of {
-		changed[t.Name] = t.At
+	changed := make(map[string]Millis, len(t.Of))
+	for _, entry := range t.Of {
+		changed[entry.Name] = entry.At
+	}
+	return changed
+}
+
+// orphan says why the files of a run that no store knows stay, or nothing.
+func orphan(names []string, changed map[string]Millis, now Millis, policy PrunePolicy) PruneReason {
+	if changed == nil {
+		return KeptNoAgeGate
 	}
 	var newest Millis
 	for _, name := range names {
@@ -177,11 +190,11 @@ type pruneVerdict struct {
 
 // Apply asks the store about each run, removes what may go and reports. It never
 // fails as a whole: what could not be asked or removed is kept and listed. When
-// enough was removed, the rest is kept without asking.
+// enough was removed, or asked, the rest is kept without asking.
 func (p PrunePlan) Apply(ctx context.Context, store PruneStore, remover PruneRemover) PruneReport {
 	verdicts := make([]pruneVerdict, len(p.Runs))
 	for next, left := 0, p.MaxDeletes; next < len(p.Runs); {
-		if left == 0 {
+		if left == 0 || next >= maxPruneAsked || ctx.Err() != nil {
 			verdicts[next].reason = KeptMaxDeletes
 			next++
 			continue
@@ -196,7 +209,7 @@ func (p PrunePlan) Apply(ctx context.Context, store PruneStore, remover PruneRem
 // candidates asks about the runs from next on until max of them may go.
 func (p PrunePlan) candidates(ctx context.Context, next, max int, store PruneStore, verdicts []pruneVerdict) ([]int, int) {
 	var batch []int
-	for ; next < len(p.Runs) && len(batch) < max; next++ {
+	for ; next < min(len(p.Runs), maxPruneAsked) && len(batch) < max; next++ {
 		run := p.Runs[next]
 		standing, err := store.Standing(ctx, run.Run)
 		if err != nil {
