@@ -318,19 +318,32 @@ func validateRef(what string, p PackRef, most int64) error {
 	return nil
 }
 
+// validatePolicy copies no list: a policy may have many rules of many words.
 func validatePolicy(p Policy) error {
-	words := slices.Concat([]string{p.Git, p.WorkspaceHash}, p.RedactForms)
-	for _, rule := range slices.Concat(p.Include, p.Exclude) {
-		for i, k := range rule.Kinds {
-			if k < File || k > Hardlink || i > 0 && rule.Kinds[i-1] >= k {
-				return refuse(BadRoot, "", "rule of kinds %d, want some of 1 to 4, in order", rule.Kinds)
+	if err := validateTexts([]string{p.Git, p.WorkspaceHash}, p.RedactForms); err != nil {
+		return err
+	}
+	for _, rules := range [][]Rule{p.Include, p.Exclude} {
+		for _, rule := range rules {
+			for i, k := range rule.Kinds {
+				if k < File || k > Hardlink || i > 0 && rule.Kinds[i-1] >= k {
+					return refuse(BadRoot, "", "rule of kinds %d, want some of 1 to 4, in order", rule.Kinds)
+				}
+			}
+			if err := validateTexts(rule.Exact, rule.Prefixes, rule.Suffixes, rule.Segments, rule.Globs); err != nil {
+				return err
 			}
 		}
-		words = slices.Concat(words, rule.Exact, rule.Prefixes, rule.Suffixes, rule.Segments, rule.Globs)
 	}
-	for _, word := range words {
-		if len(word) > MaxText {
-			return refuse(TooMuch, "", "text of %d bytes in the policy, want at most %d", len(word), MaxText)
+	return nil
+}
+
+func validateTexts(lists ...[]string) error {
+	for _, words := range lists {
+		for _, word := range words {
+			if len(word) > MaxText {
+				return refuse(TooMuch, "", "text of %d bytes in the policy, want at most %d", len(word), MaxText)
+			}
 		}
 	}
 	return nil
