@@ -105,7 +105,9 @@ func (w *iamWorld) testOperator(t *testing.T) {
 }
 
 // letSimulate lets the operator ask for simulations of every role: the engine looks for a
-// grant on everything where IAM looks for one on the role, which the policy is judged for.
+// grant on everything where IAM looks for one on the role, which the policy is judged for. And
+// it lets it read how many of a function may run, for which the engine wants the grant to set
+// that.
 func (w *iamWorld) letSimulate(t *testing.T) {
 	t.Helper()
 	const action = "iam:SimulatePrincipalPolicy"
@@ -114,12 +116,19 @@ func (w *iamWorld) letSimulate(t *testing.T) {
 			t.Errorf("an operator may not %s on %s", action, role.name)
 		}
 	}
+	const reads, writes = "lambda:GetFunctionConcurrency", "lambda:PutFunctionConcurrency"
+	for _, f := range names.Functions {
+		arn := "arn:aws:lambda:" + engine.Region + ":" + engine.Account + ":function:" + names.Stack + "-" + string(f)
+		if !w.operator.policy.Allows(policy.Request{Action: reads, Resource: arn}) || w.operator.policy.Allows(policy.Request{Action: writes, Resource: arn}) {
+			t.Errorf("an operator may not %s on %s, or may %s", reads, f, writes)
+		}
+	}
 	if w.operator.policy.Allows(policy.Request{Action: action, Resource: "arn:aws:iam::" + engine.Account + ":role/another"}) {
 		t.Errorf("an operator may %s on a role that is not the stack's", action)
 	}
 	_, err := w.admin.identity.PutRolePolicy(t.Context(), &iam.PutRolePolicyInput{
 		RoleName: &w.operator.physical, PolicyName: new("engine"),
-		PolicyDocument: new(`{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"` + action + `","Resource":"*"}]}`),
+		PolicyDocument: new(`{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":["` + action + `","` + writes + `"],"Resource":"*"}]}`),
 	})
 	if err != nil {
 		t.Fatal(err)
