@@ -82,10 +82,10 @@ func TestWhatWritesAsksForAReason(t *testing.T) {
 // times, ids and numbers.
 func TestTheRunbookShowsWhatExplainPrints(t *testing.T) {
 	w := installed(t)
-	r := w.begin(t, agent{tenant: "acme", run: "run-7f3a", shell: lives})
+	r := w.begin(t, agent{run: "run-7f3a", shell: lives})
 	w.wrote(t, r, "begun")
-	sandkeeper(t, "hold", "acme/run-7f3a", "--for", "4h", "--why", "the customer asks").wants(t, exitDone)
-	printed := sandkeeper(t, "explain", "acme/run-7f3a").wants(t, exitDone).out
+	sandkeeper(t, "hold", r.RunKey.String(), "--for", "4h", "--why", "the customer asks").wants(t, exitDone)
+	printed := strings.ReplaceAll(sandkeeper(t, "explain", r.RunKey.String()).wants(t, exitDone).out, string(r.Tenant), "acme")
 	page, err := os.ReadFile("../../docs/runbook.md")
 	if err != nil {
 		t.Fatal(err)

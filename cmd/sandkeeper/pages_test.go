@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/rand"
 	"fmt"
 	"go/ast"
 	goparser "go/parser"
@@ -169,11 +170,7 @@ func ours(words []string) []string {
 // filled is a command line with something for what it leaves open, and for a file that is
 // built.
 func filled(words []string) []string {
-	words = slices.Clone(words)
-	for i, word := range words {
-		words[i] = strings.NewReplacer("DOLLARS", "5", "$run", "acme/run-7f3a", "dist/local/agent/sandkeeper-agent", os.Args[0]).Replace(word)
-	}
-	return words
+	return replaced(strings.NewReplacer("DOLLARS", "5", "$run", "acme/run-7f3a", "dist/local/agent/sandkeeper-agent", os.Args[0]), words)
 }
 
 // checkTold parses a command line as the tool does. A sentence may leave out what the command
@@ -390,12 +387,14 @@ func TestThePagesLinesRun(t *testing.T) {
 	w.image(t)
 	lines := toldByPages(t)
 	t.Chdir(t.TempDir()) // where plan.json and ./work are
-	r := w.begin(t, agent{tenant: "pages", run: "run-7f3a", thread: "thread-19", shell: leaves})
+	tenant, tried := rand.Text(), rand.Text()
+	r := w.begin(t, agent{tenant: core.TenantID(tenant), run: "run-7f3a", thread: "thread-19", shell: leaves})
 	w.wrote(t, r, "begun")
 	w.save(t, r, "checkpoint-run-7f3a")
-	try := w.begin(t, agent{tenant: noTenant, run: "try-1", shell: lives})
+	try := w.begin(t, agent{tenant: noTenant, run: core.RunID(tried), shell: lives})
 	w.wrote(t, try, "begun")
-	elsewhere := []string{ // what serves until it is ended: TestLocal… begins it
+	own := strings.NewReplacer("$run", tenant+"/run-7f3a", "acme", tenant, "try-1", tried)
+	known := []string{ // what serves until it is ended: TestLocal… begins it
 		"local --addr 127.0.0.1:4570 --events-endpoint http://127.0.0.1:4566",
 		"local --addr 127.0.0.1:4570 --events-endpoint http://127.0.0.1:4566 --agent dist/local/agent/sandkeeper-agent",
 	}
@@ -411,9 +410,9 @@ func TestThePagesLinesRun(t *testing.T) {
 		{`plan --out plan.json`, exitDone, []string{"plan.json"}},
 		{`apply plan.json`, exitDone, nil},
 		{`explain acme/run-7f3a`, exitDone, []string{"would end it"}},
-		{`runs --standing detached --since 2d --json`, exitDone, []string{`"tenant": "pages"`, `"run": "run-7f3a"`}},
-		{`runs --tenant acme --status running,interrupted --json`, exitDone, []string{`"tenant": "pages"`, `"run": "run-7f3a"`}},
-		{`runs`, exitDone, []string{"pages/run-7f3a", "try-1"}},
+		{`runs --standing detached --since 2d --json`, exitDone, []string{`"tenant": "acme"`, `"run": "run-7f3a"`}},
+		{`runs --tenant acme --status running,interrupted --json`, exitDone, []string{`"tenant": "acme"`, `"run": "run-7f3a"`}},
+		{`runs`, exitDone, []string{"acme/run-7f3a", "try-1"}},
 		{`checkpoints list acme/thread-19`, exitDone, []string{"checkpoint-run-7f3a"}},
 		{`checkpoints restore acme/thread-19 --to ./work`, exitDone, []string{"work"}},
 		{`checkpoints restore acme/thread-19 checkpoint-run-7f3a --why "the agent deleted its sources"`, exitDone, nil},
@@ -423,27 +422,30 @@ func TestThePagesLinesRun(t *testing.T) {
 		{`explain try-1`, exitDone, []string{"would end it"}},
 		{`logs try-1 --live`, exitDone, []string{"begun"}},
 		{`kill try-1 --why "tried it" --now --yes`, exitDone, []string{"try-1"}},
-		{`kill --yes --why "the key of acme has leaked" -- "$run"`, exitDone, []string{"pages/run-7f3a"}},
+		{`kill --yes --why "the key of acme has leaked" -- "$run"`, exitDone, []string{"acme/run-7f3a"}},
 		{`completion bash`, exitDone, []string{"complete"}},
 		{`completion zsh`, exitDone, []string{"compdef"}},
 		{`completion fish`, exitDone, []string{"complete"}},
 	}
-	var tried []string
 	for _, row := range rows {
 		words, err := shlex.Split(row.line)
 		if err != nil {
 			t.Fatal(err)
 		}
-		tried = append(tried, strings.Join(words, " "))
-		t.Run(row.line, func(t *testing.T) {
-			for i, word := range words {
-				words[i] = strings.NewReplacer("$run", "pages/run-7f3a", "acme/", "pages/", "acme", "pages").Replace(word)
-			}
-			asTold(t, words, row.code, row.says)
-		})
+		known = append(known, strings.Join(words, " "))
+		t.Run(row.line, func(t *testing.T) { asTold(t, replaced(own, words), row.code, replaced(own, row.says)) })
 	}
 	holds(t, "work", "src/a.go", "one")
-	checkTried(t, lines, append(tried, elsewhere...))
+	checkTried(t, lines, known)
+}
+
+// replaced are texts with what stands for something replaced.
+func replaced(by *strings.Replacer, texts []string) []string {
+	texts = slices.Clone(texts)
+	for i, text := range texts {
+		texts[i] = by.Replace(text)
+	}
+	return texts
 }
 
 // asTold runs a command line of a page. Where it asks, and here is nobody, it is told yes.
