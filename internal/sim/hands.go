@@ -209,6 +209,9 @@ func (w *world) setupEnds(c Choice, r *agentRun) {
 // of it, a piece that begins in the midst of another, or what it had written before it wrote
 // it anew.
 func (w *world) spools(c Choice, r *agentRun) {
+	if r.stray != "" && w.oracle.seen[r.key].TaskARN != r.stray {
+		return // it is not the run's sandbox, and has nothing by which to spool for it
+	}
 	text, from := r.written, min(r.spooled, len(r.written))
 	switch c.N {
 	case 1:

@@ -238,6 +238,18 @@ var once = []struct {
 		{Op: "forget"},
 	}},
 }, {
+	name: "a sandbox that is not the run's spools nothing for it",
+	script: sim.Script{Config: sim.Config{
+		Runs: 7, Threads: 1, Idle: true, Release: true, Breaker: 50, ListLag: time.Minute, Checkpoint: core.CheckpointAlways, Keeper: true, Session: true,
+		SetUp: true, Spool: true, Adopts: true, Follows: true, Quota: 2,
+	}, Choices: []sim.Choice{
+		{Op: "adopt", ID: 141, Run: 3, N: 1},
+		{Op: "adopt", ID: 146, Run: 5, N: 3},
+		{Op: "go", ID: 146, N: 40},
+		{Op: "write", Run: 5, N: 50},
+		{Op: "spool", Run: 5},
+	}},
+}, {
 	name: "a host goes on for a paused run although the breaker has tripped",
 	seed: 0x89805209c3bb5203,
 	script: sim.Script{Config: sim.Config{
