@@ -57,7 +57,7 @@ func (w *world) judgeWarning(a *actor, n core.Notice) {
 		w.accuse("%s warns of the end of run %s, which is decided already", a.name, r.key)
 	case n.Due < a.came && !a.kept:
 		w.accuse("%s warns of the end of run %s, which was due before it came", a.name, r.key)
-	case r.moved < a.begun && !own && !(tenant && w.config.Caps):
+	case r.over == 0 && r.moved < a.begun && !own && !(tenant && w.config.Caps):
 		w.accuse("%s warns of an end of run %s at %s, and it has none then", a.name, r.key, due.Time())
 	}
 	if tenant && w.config.Skew == 0 {
