@@ -61,7 +61,7 @@ func (k *Keeper) start(ctx context.Context, q stepRequest, step Step, at startOf
 	}
 	began, err := k.startHolding(ctx, q, at, job)
 	if err != nil {
-		k.log().Warn("start agent", "thread", q.ThreadKey.String(), "step", string(q.id), "err", err)
+		k.log().WarnContext(ctx, "start agent", "thread", q.ThreadKey.String(), "step", string(q.id), "err", err)
 	}
 	why, final := judgeStart(began, err, at.young)
 	switch {

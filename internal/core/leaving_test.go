@@ -84,6 +84,26 @@ var leavings = map[string]func(e *ending){
 		}
 		e.outcomes()
 	},
+	"a workspace that another session keeps out of reach is asked for again": func(e *ending) {
+		_, err := e.me.detach()
+		e.must(err)
+		e.fleet.Leave(e.run("r").TaskARN)
+		e.leaves()
+		e.occupy("r", core.ExecHold{ExecHolder: core.ExecOf(core.ExecDrain, e.run("r")), Until: now().Add(2 * time.Second)})
+		k, c := &keeper{}, e.reclaimer(e.store.Process)
+		k.Keeper = &core.Keeper{Threads: e.store, Sandboxes: e.store, Controls: e.store, Runs: e.store, History: e.store, Agents: k, URL: k, Queue: e.store}
+		c.Checkpoints = k
+		began := time.Now()
+		for _, job := range e.store.TakeJobs() {
+			outcome, err := c.Do(e.t.Context(), job)
+			if outcome != core.ReclaimCapturing || err != nil {
+				e.t.Errorf("reclaim comes to %s, %v", outcome, err)
+			}
+		}
+		if len(k.jobs) != 1 || time.Since(began) > 4*time.Second {
+			e.t.Errorf("%d captures have begun after %s", len(k.jobs), time.Since(began))
+		}
+	},
 	"a run that ends before anybody sees that its workspace is stored holds the next turn up for nothing": func(e *ending) {
 		_, err := e.me.detach()
 		e.must(err)

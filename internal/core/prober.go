@@ -116,7 +116,7 @@ func (p *JournalProber) free(ctx context.Context, key SandboxKey, who ExecHolder
 	case err != nil:
 		return &JournalError{Op: "probe", Healing: Retry, Reason: "sandbox-unreadable"}
 	case box.Exec.Bars(who, box.LatestRun, nowMillis()):
-		return &JournalError{Op: "probe", Healing: Retry, Reason: "busy"}
+		return &JournalError{Op: "probe", Healing: Retry, Reason: execBusy}
 	}
 	return nil
 }

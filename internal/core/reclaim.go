@@ -102,8 +102,13 @@ type CaptureRequest struct {
 type Captured struct {
 	State CaptureState
 	ID    CheckpointID // of one that is done
-	Why   string       // of one that failed: a code, and for people after it ": " and a text
+	// Why one failed, or why it is not known that one under way has begun, which is so until
+	// it is asked for again: a code, and for people after it ": " and a text.
+	Why string
 }
+
+// doubted reports whether a capture under way may have no agent.
+func (c Captured) doubted() bool { return c.State == Capturing && c.Why != "" }
 
 // Checkpointer stores a sandbox's workspace before the sandbox ends.
 type Checkpointer interface {

@@ -99,9 +99,17 @@ func (c *Reclaimer) leaseOf(ctx context.Context, r Run) (owner string, outcome R
 	return reclaimOwner(r), "", nil
 }
 
-// snatch begins the capture, or asks how far it is.
+// snatch begins the capture, or asks how far it is. Nobody sends the message again once an
+// agent is at work but that agent: one of which nobody knows that it began is asked for again
+// here, while there is a task.
 func (c *Reclaimer) snatch(ctx context.Context, q CaptureRequest) (ReclaimOutcome, error) {
 	got, err := c.Checkpoints.Capture(ctx, q)
+	for range leaveTries {
+		if err == nil && !got.doubted() || !waitUntil(ctx, time.Now().Add(leaveRetry)) {
+			break
+		}
+		got, err = c.Checkpoints.Capture(ctx, q)
+	}
 	if err == nil && got.State == Capturing {
 		return ReclaimCapturing, nil
 	}

@@ -9,7 +9,10 @@ package e2e_test
 import (
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/lambda"
@@ -81,7 +84,28 @@ var (
 // asks deploys it. Where it cannot be, the test skips and says so, except under CI.
 func installed(t *testing.T) *installation {
 	t.Helper()
-	return of(shared.Get(t))
+	in, since := of(shared.Get(t)), time.Now()
+	t.Cleanup(func() {
+		if t.Failed() {
+			in.tell(t, since)
+		}
+	})
+	return in
+}
+
+// tell adds to a failure what the functions have logged since then, but for metrics, the
+// engine's own lines, and questions for a head, which a test that waits asks all the time.
+func (in *installation) tell(t *testing.T, since time.Time) {
+	const most = 100
+	for f, output := range deployed {
+		lines := slices.DeleteFunc(in.logged(t, in.out[output], since), func(line string) bool {
+			return strings.Contains(line, `"_aws"`) || strings.Contains(line, "operation=head") || !strings.Contains(line, "requestId=")
+		})
+		if left := len(lines) - most; left > 0 {
+			lines = append([]string{fmt.Sprintf("(%d lines)", left)}, lines[left:]...)
+		}
+		t.Logf("%s logged\n%s", f, strings.Join(lines, "\n"))
+	}
 }
 
 // of is an installation as the tests of this package drive it.

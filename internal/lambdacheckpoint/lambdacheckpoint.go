@@ -146,7 +146,7 @@ func (c *Caller) Capture(ctx context.Context, q core.CaptureRequest) (core.Captu
 	case core.StepFailed:
 		return core.Captured{State: core.CaptureFailed, Why: report.Why}, nil
 	case core.StepWorking:
-		return core.Captured{State: core.Capturing}, nil
+		return core.Captured{State: core.Capturing, Why: report.Why}, nil
 	}
 	return core.Captured{}, fmt.Errorf("capture for run %s: unknown state %q", q.Run.RunKey, report.State)
 }

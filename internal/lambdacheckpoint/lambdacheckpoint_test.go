@@ -80,7 +80,7 @@ func TestACaptureIsASaveOfWhatTheRunOwes(t *testing.T) {
 		err  string
 	}{
 		"done":      {`{"save":{"state":"done","checkpoint":"checkpoint-r"}}`, core.Captured{State: core.CaptureDone, ID: "checkpoint-r"}, ""},
-		"under way": {`{"save":{"state":"working","why":"start-unknown"}}`, core.Captured{State: core.Capturing}, ""},
+		"under way": {`{"save":{"state":"working","why":"start-unknown"}}`, core.Captured{State: core.Capturing, Why: "start-unknown"}, ""},
 		"failed":    {`{"save":{"state":"failed","why":"agent-missing"}}`, core.Captured{State: core.CaptureFailed, Why: "agent-missing"}, ""},
 		"refused": {`{"error":{"code":"missing-reusable-sandbox","message":"m"}}`,
 			core.Captured{State: core.CaptureFailed, Why: "missing-reusable-sandbox: m"}, ""},

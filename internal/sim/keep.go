@@ -174,7 +174,7 @@ func (t tasks) Capture(ctx context.Context, q core.CaptureRequest) (core.Capture
 	case report.State == core.StepFailed:
 		return core.Captured{State: core.CaptureFailed, Why: report.Why}, nil
 	}
-	return core.Captured{State: core.Capturing}, nil
+	return core.Captured{State: core.Capturing, Why: report.Why}, nil
 }
 
 // startJob begins an agent of the keeper in a task, once for each step.
