@@ -601,26 +601,8 @@ var mutations = []mutation{
 	one("a thread is deleted while a run of it lives", forgets,
 		`		lives = !r.Status.Terminal() || r.Row != RowNone || r.Checkpoint.State == CheckpointMoved`,
 		`		lives = r.Checkpoint.State == CheckpointMoved`),
-	one("a thread is deleted whose workspace a task owes still", forgets, ` || r.Checkpoint.State == CheckpointMoved
-`, `
-`),
 	one("a thread is deleted whose sandbox is kept", forgets, `	return last, d.bare(ctx, kept)`, `	return last, nil`),
-	one("a deletion does not ask whether a run has begun since", forgets, ` && th.BegunAt == t.BegunAt, used}`, `, used}`),
-	one("a deletion takes the list of runs for whole", forgets, `	case th.BegunAt != 0 && now.Sub(th.BegunAt) < IndexLag:
-		return d.refused(liveRun)
-`, ``),
 	one("retention deletes what is used", forgets, `	if d.q.UnusedSince != 0 && last >= d.q.UnusedSince {`, `	if d.q.UnusedSince != 0 && last < 0 {`),
-	{name: "a deletion does not ask the operator", file: forgets, edits: []edit{
-		{`	if why, err := k.settings(ctx, ofRetention); err != nil || why != "" {
-		return d.report, cmp.Or(err, d.refused(why))
-	}
-`, `	_ = cmp.Or("")
-`},
-		{`	if err := d.holds.allowed(ctx, "delete", ofRetention); err != nil {
-		return err
-	}
-	if _, err := d.lastRun(ctx); err != nil {`, `	if _, err := d.lastRun(ctx); err != nil {`},
-	}},
 
 	// Spokes that fail.
 	one("a spoke that fails knows none of its tasks", examines, `		s.Logger.ErrorContext(ctx, "describe tasks", "err", err)
@@ -664,8 +646,6 @@ var mutations = []mutation{
 		}
 	}
 `),
-	one("an end for a cap does not look at the hold again", transition,
-		`t.Ending != EndExpired && t.Ending != EndSpendCap || !r.Hold.Live(t.Now)`, `t.Ending != EndExpired || !r.Hold.Live(t.Now)`),
 	one("a task is metered from when somebody asks", spends, `		since := tasks[0].CreatedAt
 `, `		since := nowMillis()
 `),
@@ -673,11 +653,6 @@ var mutations = []mutation{
 	// Letters that are sent again.
 	one("a letter is owed whose mark is gone", debts, `		case err == nil && r.Row == RowReclaim && r.Instance == job.Instance:`, `		case err == nil && r.Instance == job.Instance:`),
 	one("a condemned task is no debt", debts, `	return row.State == LedgerStopping, fmt`, `	return row.State == LedgerIntent, fmt`),
-	one("a late letter ends a sandbox that is kept", reclaim, `	case r.Row != RowReclaim || r.Instance != a.job.Instance:
-		return ReclaimNotFound, nil // a late duplicate: the mark is gone
-`, `	case r.Instance != a.job.Instance:
-		return ReclaimNotFound, nil
-`),
 
 	// Warnings.
 	one("a warning is given with each sweep", warnings, `		if note.Warned != w.key {`, `		if note.Warned != w.key || w.key != 0 {`),
@@ -690,11 +665,6 @@ var mutations = []mutation{
 	return 0`, `l.RunTTL)
 	}
 	return 0`),
-	one("a note forgets the warning", notes, `	next := n
-	next.At = now
-`, `	next := n
-	next.At, next.Warned = now, 0
-`),
 
 	// The operator.
 	one("hold does not look at the ledger row", operate,
