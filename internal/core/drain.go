@@ -82,6 +82,7 @@ func (s *Sweep) drain(ctx context.Context, r Run, dead bool, a *allowance) (ende
 		return ended{}, err
 	}
 	pushes := s.Uploader != nil
+	last := int64(0) // where a log of which enough is kept ends at the latest; 0: it is not known
 	for {
 		q := pageOf(r, r.LogEnd)
 		q.Last, q.Final = r.LogTail, dead
@@ -104,8 +105,14 @@ func (s *Sweep) drain(ctx context.Context, r Run, dead bool, a *allowance) (ende
 		if len(page.Data) == 0 {
 			return ended{}, fmt.Errorf("drain run %s: a page at %d is empty before the journal's end", r.RunKey, r.LogEnd)
 		}
-		if r.LogEnd-r.LogOmitted >= 2*s.Limits.TranscriptCap {
-			return s.leaveRest(ctx, r, page.Size)
+		if r.LogEnd-r.LogOmitted >= s.enough(r) {
+			if r, last, err = s.nearEnd(ctx, r, page.Size, last); err != nil {
+				return ended{}, err
+			}
+			if r.LogEnd >= last {
+				return s.leaveRest(ctx, r, page.Size)
+			}
+			continue
 		}
 		if pushes {
 			if r, pushes, err = s.upload(ctx, r, page.Size, a); err != nil {
@@ -119,6 +126,37 @@ func (s *Sweep) drain(ctx context.Context, r Run, dead bool, a *allowance) (ende
 			}
 		}
 	}
+}
+
+// enough is how much is kept of a journal at most, bytes: half the cap before and after what
+// is skipped, and whatever a host has followed before.
+func (s *Sweep) enough(r Run) int64 {
+	if r.LogOmitted != 0 {
+		return 3 * s.Limits.TranscriptCap
+	}
+	return 2 * s.Limits.TranscriptCap
+}
+
+// lastPages is how much is read of the end of a journal of which enough is kept, pages.
+const lastPages = 4
+
+// nearEnd goes to the last pages of a journal of which enough is kept: a host may have
+// followed so much of it, and what matters most stands at its end. It answers with where
+// they are over, whatever the sandbox says then. One that was skipped in has had its end.
+func (s *Sweep) nearEnd(ctx context.Context, r Run, size, last int64) (Run, int64, error) {
+	most := min(int64(lastPages*s.Limits.Page), s.Limits.SweepBytes/4)
+	switch to := size - most; {
+	case last != 0:
+		return r, last, nil
+	case r.LogOmitted != 0:
+		return r, r.LogEnd, nil
+	case to > r.LogEnd:
+		var err error
+		if r, err = s.Log.Skip(ctx, r, to); err != nil {
+			return r, 0, err
+		}
+	}
+	return r, size, nil
 }
 
 // leaveRest ends the log of a journal of which more is kept than of any that has an end:

@@ -148,7 +148,7 @@ func TestAJournalWithoutEndEndsWithItsRun(t *testing.T) {
 					if r.Status != c.status || r.Transcript == nil || r.Transcript.Complete || r.Transcript.Omitted == 0 {
 						t.Fatalf("ended as %s, transcript %+v", r.Status, r.Transcript)
 					}
-					if kept := len(w.transcript("r")); kept > 3*256<<10 {
+					if kept := len(w.transcript("r")); kept > 3*256<<10+64<<10 {
 						t.Errorf("%d bytes of it are kept", kept)
 					}
 					if got := w.run("other"); got.Status != core.Completed || !got.Transcript.Complete || got.FinishedAt.Sub(got.StartedAt) > 6*time.Minute {
@@ -157,6 +157,34 @@ func TestAJournalWithoutEndEndsWithItsRun(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestTheEndOfALongLogIsKept: a host may have followed more of a journal than is kept of one
+// without an end. What its agent wrote last, and how it ended, is saved all the same.
+func TestTheEndOfALongLogIsKept(t *testing.T) {
+	const limit = 256 << 10
+	for name, size := range map[string]int{"half of what is kept": limit, "nearly all": limit * 19 / 10, "all": 2 * limit, "more": 4 * limit} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.limits.TranscriptCap, w.limits.Page = limit, 16<<10
+				followed := strings.Repeat("f", size)
+				w.fleet.Write(w.begin("r", nil).RunKey.Run, followed)
+				writer := &core.LogWriter{Log: w.store, Blobs: w.store, Inline: 1000}
+				if _, err := writer.Append(t.Context(), w.run("r"), []byte(followed), nil); err != nil {
+					t.Fatal(err)
+				}
+				w.detach("r")
+				w.fleet.Write("r", strings.Repeat("written alone\n", 100_000)+"the result\n")
+				w.fleet.Exit("r", 0)
+				w.tick()
+				r, text := w.run("r"), w.transcript("r")
+				if r.Status != core.Completed || r.Sealed == nil || r.Transcript.Omitted == 0 || !strings.HasSuffix(text, "written alone\nthe result\n") {
+					t.Errorf("ended as %s, sealed %+v, transcript %+v, which ends %q", r.Status, r.Sealed, r.Transcript, text[max(0, len(text)-40):])
+				}
+			})
+		})
 	}
 }
 
