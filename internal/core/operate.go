@@ -88,8 +88,8 @@ type AuditLog interface {
 // MaxHold is the longest hold: no longer than a log outlives what retention counts.
 const MaxHold = 30 * 24 * time.Hour
 
-// ErrTooLate tells that a sandbox is being reclaimed already.
-var ErrTooLate = errors.New("too late: its sandbox is being reclaimed")
+// ErrTooLate tells that a sandbox is being reclaimed already, or has gone on to a newer run.
+var ErrTooLate = errors.New("too late: its sandbox is being reclaimed, or serves a newer run")
 
 // Operator is the use case of the operator's own commands. Each is recorded with
 // who and why before it is done; what is about a run that does not exist is refused before.
@@ -128,8 +128,9 @@ func (o *Operator) recordOf(ctx context.Context, by By, op string, key RunKey, d
 
 // Hold writes the hold and then reads the mark and the ledger row, where the
 // destroyer marks and then reads the hold (I13): of the two, at least one sees the
-// other. Where the sandbox's end has begun it answers ErrTooLate and takes the hold
-// back: what it replaced was promised to somebody, and stands again.
+// other. Where the sandbox's end has begun, or a newer run has it, whose own hold counts from
+// then on, it answers ErrTooLate and takes the hold back: what it replaced was promised to
+// somebody, and stands again.
 func (o *Operator) Hold(ctx context.Context, key RunKey, until Millis, by By) error {
 	if now := nowMillis(); until <= now || until > now.Add(MaxHold) {
 		return fmt.Errorf("hold run %s: until: want a time to come within %s, got %s", key, MaxHold, until.Time().Format(time.RFC3339))
@@ -170,16 +171,16 @@ func (o *Operator) replaceHold(ctx context.Context, r Run, mine Hold) (after Run
 	return Run{}, Hold{}, moved
 }
 
-// reclaiming reads the mark and then the ledger row of a run's sandbox. In that
-// order: a condemnation takes the record with its mark away and leaves the row, so
-// that the other order could meet neither.
+// reclaiming reads the record, with its mark and whom it serves, and then the ledger row of
+// a run's sandbox. In that order: a condemnation takes the record with its mark away and
+// leaves the row, so that the other order could meet neither.
 func (o *Operator) reclaiming(ctx context.Context, r Run) (bool, error) {
 	if r.Instance == "" {
 		return false, nil
 	}
 	box, err := o.Sandboxes.Sandbox(ctx, r.SandboxKey)
 	switch {
-	case err == nil && box.Instance == r.Instance && box.Reclaiming != "":
+	case err == nil && box.Instance == r.Instance && (box.Reclaiming != "" || r.Status.Terminal() && box.LatestRun != r.RunKey.Run):
 		return true, nil
 	case err != nil && !isNotFound(err):
 		return false, err

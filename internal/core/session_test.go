@@ -540,6 +540,30 @@ func TestAWarmSandboxOutlivesItsRunsRecord(t *testing.T) {
 	})
 }
 
+// TestASandboxThatServesANewerRunIsNotHeldForAnOlder: whoever asks is told, and holds the newer.
+func TestASandboxThatServesANewerRunIsNotHeldForAnOlder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHosting(t)
+		q := startOf("first", "one")
+		h.ready(q)
+		h.warm("first")
+		if err := h.hold(h.store.Process, "first"); err != nil {
+			t.Errorf("of the run that it is kept for: %v", err)
+		}
+		q.RunKey, q.Host = key("second"), hostOf("two")
+		if second := h.ready(q); second.Ensured != core.EnsuredResumed {
+			t.Fatalf("second turn: %+v", second)
+		}
+		before := h.run("first").Hold
+		if err := h.hold(h.store.Process, "first"); !errors.Is(err, core.ErrTooLate) || h.run("first").Hold != before {
+			t.Errorf("of the run that it served before: %v, %+v, want that it is too late, and %+v", err, h.run("first").Hold, before)
+		}
+		if err := h.hold(h.store.Process, "second"); err != nil {
+			t.Errorf("of the run that it serves: %v", err)
+		}
+	})
+}
+
 // TestWhatIsNotResumed: an unclean end, a sandbox that is too old, one that is being
 // reclaimed, one of which ECS says nothing.
 func TestWhatIsNotResumed(t *testing.T) {
