@@ -180,7 +180,9 @@ func (o *Operator) reclaiming(ctx context.Context, r Run) (bool, error) {
 	}
 	box, err := o.Sandboxes.Sandbox(ctx, r.SandboxKey)
 	switch {
-	case err == nil && box.Instance == r.Instance && (box.Reclaiming != "" || r.Status.Terminal() && box.LatestRun != r.RunKey.Run):
+	case err == nil && box.Instance == r.Instance && r.Status.Terminal() && box.LatestRun != r.RunKey.Run:
+		return true, nil
+	case err == nil && box.Instance == r.Instance && box.Reclaiming != "":
 		return true, nil
 	case err != nil && !isNotFound(err):
 		return false, err

@@ -673,6 +673,8 @@ var mutations = []mutation{
 		`	case err == nil && box.Instance == r.Instance && box.Reclaiming != "":`, `	case box.Reclaiming == "?":`),
 	one("hold looks at the ledger row before the mark", operate, `	box, err := o.Sandboxes.Sandbox(ctx, r.SandboxKey)
 	switch {
+	case err == nil && box.Instance == r.Instance && r.Status.Terminal() && box.LatestRun != r.RunKey.Run:
+		return true, nil
 	case err == nil && box.Instance == r.Instance && box.Reclaiming != "":
 		return true, nil
 	case err != nil && !isNotFound(err):
