@@ -66,7 +66,7 @@ func TestNewsOfSomebodyElsesTaskIsNoWork(t *testing.T) {
 		"an instance unknown":                       sample,
 		"an instance of ours that has another task": strings.Replace(sample, "5HQZJ4KVTN2WYD7RC3MXB6AFGE", string(r.Instance), 1),
 	} {
-		before := in.scan(t)
+		before := in.rested(t)
 		report := in.reap(t, []byte(news))
 		checkUnchanged(t, "news of "+what, before, in.scan(t))
 		if len(report.Runs) != 0 {
@@ -106,7 +106,7 @@ func TestMalformedEventsAreOneErrorAndChangeNothing(t *testing.T) {
 			`{"tenant":"a"}`: "want records of SQS, got none",
 		},
 	}
-	before := in.scan(t)
+	before := in.rested(t)
 	for output, byEvent := range cases {
 		for payload, want := range byEvent {
 			t.Run(string(output)+" "+payload, func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestMalformedMessagesComeAgainAndChangeNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := in.scan(t)
+	before := in.rested(t)
 	answer, err := in.invoke(in.out[names.OutReclaimFunction], payload)
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +174,7 @@ func TestAListingThatFailsIsAnErrorAndNothingIsDone(t *testing.T) {
 		}
 		t.Cleanup(func() { _, _ = in.db.DeleteTable(contextOf(t), &dynamodb.DeleteTableInput{TableName: &table.Name}) })
 	}
-	before := in.scan(t)
+	before := in.rested(t)
 	for name, env := range map[string]map[names.Key]string{
 		"the runs table is gone":             {names.RunsTable: "nowhere"},
 		"the index of detached runs is gone": {names.RunsTable: bare.Name},

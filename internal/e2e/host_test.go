@@ -185,6 +185,7 @@ func TestPlansAndObservationWriteNothing(t *testing.T) {
 	in.exited(t, runs[2])
 	in.hasten(t, runItem(in, runs[2].RunKey))
 	want := []core.Outcome{core.Finalized, core.Expired, core.Finalized}
+	in.rested(t)
 	before := in.scanWithoutBudget(t)
 	reports := func(event []byte) {
 		await(t, "report what would be done", func() bool {

@@ -31,7 +31,7 @@ func TestAMessageThatComesAgainStopsNothingMore(t *testing.T) {
 	in.deliver(t, true)
 	in.settle(t, r.RunKey)
 	in.drained(t)
-	before := in.scan(t)
+	before := in.rested(t)
 	in.send(t, job)
 	in.drained(t)
 	in.send(t, job)

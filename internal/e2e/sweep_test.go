@@ -158,7 +158,7 @@ func TestHostileIdsKeepRunsApart(t *testing.T) {
 
 func TestIdsThatNoStoreCanKeepAreRefusedAtTheStart(t *testing.T) {
 	in := installed(t)
-	before := in.scan(t)
+	before := in.rested(t)
 	for _, id := range []core.RunID{"", "\xff", core.RunID(strings.Repeat("🚀", 300)), core.RunID(strings.Repeat("x", 2000))} {
 		r, err := in.start(t, agent{run: id, shell: "echo done"})
 		if err == nil || strings.Contains(err.Error(), "\n") {

@@ -453,6 +453,23 @@ func (in *installation) scan(t *testing.T) map[place]item {
 	return all
 }
 
+// rested is scan once nothing changes any more: a run may have ended in an earlier test, and
+// its sandbox after that.
+func (in *installation) rested(t *testing.T) map[place]item {
+	t.Helper()
+	in.drained(t)
+	all, alike := in.scan(t), 0
+	await(t, "the installation rests", func() bool {
+		now := in.scan(t)
+		if alike++; !reflect.DeepEqual(all, now) {
+			alike = 0
+		}
+		all = now
+		return alike == 5
+	})
+	return all
+}
+
 // checkUnchanged compares two scans.
 func checkUnchanged(t *testing.T, what string, before, after map[place]item) {
 	t.Helper()
