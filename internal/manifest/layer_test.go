@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"testing"
+	"testing/synctest"
 
 	"github.com/sandkeeper/sandkeeper/internal/manifest"
 )
@@ -123,4 +124,16 @@ func layersOf(t testing.TB, lists ...[]manifest.Entry) []iter.Seq2[manifest.Entr
 		layers[i] = manifest.ReadLayer(bytes.NewReader(encodeLayer(t, entries...)))
 	}
 	return layers
+}
+
+// TestLayersBelongToNoBubble of synctest, whoever is the first to write and read one.
+func TestLayersBelongToNoBubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		if _, err := collect(manifest.ReadLayer(bytes.NewReader(encodeLayer(t, tree()...)))); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := collect(manifest.ReadLayer(bytes.NewReader(encodeLayer(t, tree()...)))); err != nil {
+		t.Error(err)
+	}
 }
