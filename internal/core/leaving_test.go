@@ -195,17 +195,6 @@ func TestATaskThatIsAboutToEnd(t *testing.T) {
 	}
 }
 
-// keeperOfRuns is a keeper as reclaim asks it.
-type keeperOfRuns struct{ *core.Keeper }
-
-func (k keeperOfRuns) Capture(ctx context.Context, q core.CaptureRequest) (core.Captured, error) {
-	report, err := k.Save(ctx, core.SaveRequest{
-		ThreadKey: core.ThreadKey{Tenant: q.Run.Tenant, Thread: q.Run.Thread}, ID: core.CheckpointOf(q.Run.Run), Run: q.Run.Run,
-		Owner: q.Owner, Key: q.Sandbox.Key, Instance: q.Sandbox.Instance, Job: &q.Job, Again: q.Again,
-	})
-	return core.Captured{State: core.Capturing, Why: report.Why}, err
-}
-
 // TestAWorkspaceThatTheDrainKeepsOutOfReach of its agent is stored once the journal is saved:
 // whoever asks for both has the sandbox for one at a time, and nobody else comes in the
 // minutes of a notice.
@@ -223,7 +212,7 @@ func TestAWorkspaceThatTheDrainKeepsOutOfReach(t *testing.T) {
 		reclaim := func() {
 			for _, job := range e.store.TakeJobs() {
 				c := e.reclaimer(e.store.Process)
-				c.Checkpoints = keeperOfRuns{h.keep.keeper(e.store.Process)}
+				c.Checkpoints = &keeper{Keeper: h.keep.keeper(e.store.Process)}
 				_, err := c.Do(t.Context(), job)
 				e.must(err)
 			}
