@@ -15,6 +15,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	smithytime "github.com/aws/smithy-go/time"
 )
 
 // client is what this package uses of DynamoDB.
@@ -49,7 +50,7 @@ func send[In, Out any](ctx context.Context, call func(context.Context, *In, ...f
 		if err == nil || !conflicted(err) || try == conflictTries-1 {
 			return out, err
 		}
-		if err := pause(ctx, backoff(try)); err != nil {
+		if err := smithytime.SleepWithContext(ctx, backoff(try)); err != nil {
 			return nil, err
 		}
 	}
@@ -63,17 +64,6 @@ func timed[In, Out any](ctx context.Context, call func(context.Context, *In, ...
 
 // backoff is a random pause before the next try, longer the more there were.
 func backoff(try int) time.Duration { return rand.N(conflictWait << try) }
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
 
 // passing are the reasons of a cancelled transaction that may be gone the next time.
 var passing = []string{"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"}

@@ -10,6 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/feature/dynamodb/expression"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	smithytime "github.com/aws/smithy-go/time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/names"
@@ -112,7 +113,7 @@ func (s *Reader) batch(ctx context.Context, request map[string]types.KeysAndAttr
 		if request = answer.UnprocessedKeys; len(request) == 0 {
 			return items, nil
 		}
-		if err := pause(ctx, backoff(try)); err != nil {
+		if err := smithytime.SleepWithContext(ctx, backoff(try)); err != nil {
 			return nil, err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/feature/dynamodb/expression"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	smithytime "github.com/aws/smithy-go/time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/names"
@@ -324,7 +325,7 @@ func (s *Runs) load(ctx context.Context, pks []string, into *loaded) error {
 		if keys = answer.UnprocessedKeys[s.table].Keys; len(keys) == 0 {
 			return nil
 		}
-		if err := pause(ctx, backoff(try)); err != nil {
+		if err := smithytime.SleepWithContext(ctx, backoff(try)); err != nil {
 			return err
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/aws/smithy-go"
+	smithytime "github.com/aws/smithy-go/time"
 
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/names"
@@ -79,7 +80,7 @@ func (b *Blobs) put(ctx context.Context, key string, data []byte, sum string) er
 		if code(err) != "ConditionalRequestConflict" || try == conflictTries-1 {
 			return err
 		}
-		if err := pause(ctx, rand.N(conflictWait<<try)); err != nil {
+		if err := smithytime.SleepWithContext(ctx, rand.N(conflictWait<<try)); err != nil {
 			return err
 		}
 	}
@@ -173,15 +174,4 @@ func code(err error) string {
 		return e.ErrorCode()
 	}
 	return ""
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

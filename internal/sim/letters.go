@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -93,17 +94,8 @@ func (w *world) letters(a *actor, step func()) {
 	before := len(a.p.Writes())
 	step()
 	for _, what := range a.p.Writes()[before:] {
-		if !startsWith(what, harmless) {
+		if !slices.ContainsFunc(harmless, func(prefix string) bool { return strings.HasPrefix(what, prefix) }) {
 			w.accuse("%s: %s, and nothing is owed of its letter any more (I4)", a.name, what)
 		}
 	}
-}
-
-func startsWith(text string, any []string) bool {
-	for _, prefix := range any {
-		if strings.HasPrefix(text, prefix) {
-			return true
-		}
-	}
-	return false
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	smithytime "github.com/aws/smithy-go/time"
+
 	"github.com/sandkeeper/sandkeeper/internal/core"
 	"github.com/sandkeeper/sandkeeper/internal/mem"
 )
@@ -52,18 +54,6 @@ func (w *world) stands(arn, where string) bool {
 // farFails reports whether calls about a cluster go wrong now.
 func (w *world) farFails(where string) bool { return where == abroad && w.ecs.farUntil > now() }
 
-// pause waits.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // reaches passes a call on to the ECS of a cluster: an error where it gets no answer there,
 // and does nothing.
 func (t tasks) reaches(ctx context.Context, call, where string) error {
@@ -85,10 +75,10 @@ func (t tasks) fails(ctx context.Context, call string, failure error) error {
 	switch t.w.ecs.farHow {
 	case farSlow:
 		t.w.met("a spoke is slow")
-		return pause(ctx, farSlowFor)
+		return smithytime.SleepWithContext(ctx, farSlowFor)
 	case farSilent:
 		t.w.met("a spoke is silent")
-		if err := pause(ctx, farWaits); err != nil {
+		if err := smithytime.SleepWithContext(ctx, farWaits); err != nil {
 			return err
 		}
 	default:
@@ -115,7 +105,7 @@ func (t tasks) probeAbroad(ctx context.Context, requests []core.ProbeRequest, re
 		}
 		if how := t.w.ecs.farHow; !waited && how != farRefuses {
 			waited = true
-			if pause(ctx, map[int]time.Duration{farSlow: farSlowFor, farSilent: farWaits}[how]) != nil {
+			if smithytime.SleepWithContext(ctx, map[int]time.Duration{farSlow: farSlowFor, farSilent: farWaits}[how]) != nil {
 				return
 			}
 		}
